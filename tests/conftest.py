@@ -59,7 +59,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     tests_savers = metafunc.definition.path.parent.name == "checkpoint" and "target" in metafunc.fixturenames
     marks = {mark.name for mark in metafunc.definition.iter_markers()}
     if marks & {"encrypted_too", "encrypted_slow"} or (tests_savers and "plain" not in marks):
-        more = pytest.param(True, id="encrypted", marks=[] if "encrypted_too" in marks else pytest.mark.slow)
+        more = pytest.param(
+            True,
+            id="encrypted",
+            marks=[] if "encrypted_too" in marks and "encrypted_slow" not in marks else pytest.mark.slow,
+        )
         metafunc.parametrize("is_encrypted", [pytest.param(False, id=""), more])
 
 

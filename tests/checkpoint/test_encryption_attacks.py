@@ -476,7 +476,7 @@ def test_without_an_attack_all_is_read(battlefield: Battlefield) -> None:
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("part", seeds.seeds_and_slow(range(20), range(20, 200)))
+@pytest.mark.parametrize("part", seeds.seeds_and_slow(range(5), range(5, 200)))
 def test_an_attack_shows_no_other_value(battlefield: Battlefield, part: int) -> None:
     for seed in range(part * PART, (part + 1) * PART):
         chance = random.Random(seed)

@@ -34,7 +34,7 @@ from redis_saver import History, RedisSaver
 from redis_saver._common import names
 from redis_saver._checkpoint import scripts
 
-pytestmark = pytest.mark.also_on(cluster="sync", redis62="async", fakeredis="async")
+pytestmark = pytest.mark.also_on(cluster="sync")
 
 SLACK = 32
 """Slack of a small limit."""

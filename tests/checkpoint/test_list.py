@@ -163,6 +163,7 @@ async def test_ids_and_threads_may_be_uuids_or_ints(saver: Uniform) -> None:
 
 
 @pytest.mark.also_on(cluster="sync")
+@pytest.mark.encrypted_slow
 async def test_list_returns_more_than_ten_thousand_checkpoints(saver: Uniform, target_name: str) -> None:
     length = 10_050 if target_name == "redis" else 450
     configs = await chain(saver, "t", length)

@@ -72,7 +72,7 @@ from redis_saver._common import names
 from redis_saver._common.names import Keyspace
 from redis_saver._storage import codec
 
-pytestmark = pytest.mark.also_on(cluster="async", fakeredis="sync")
+pytestmark = pytest.mark.also_on(cluster="async")
 
 # -- values
 

@@ -23,7 +23,7 @@ import pytest
 import redis
 from tests.support.factories import checkpoint, config
 from tests.support.proxy import Proxy, retrying
-from tests.support.seeds import seed, targets
+from tests.support.seeds import seed, targets, targets_and_slow
 from tests.support.tiering import Tiers
 from tests.support.uniform import Target
 from tests.support.wrappers import Around
@@ -371,7 +371,9 @@ def trouble(target: Target, proxy: Proxy | None, of: int) -> Iterator[Counter[st
 
 
 @pytest.mark.parametrize("calls", [15, pytest.param(400, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
-@pytest.mark.parametrize("target_name", targets("redis", "redis62", "cluster", "fakeredis", "valkey"), indirect=True)
+@pytest.mark.parametrize(
+    "target_name", targets_and_slow(["redis", "cluster"], ["redis62", "fakeredis", "valkey"]), indirect=True
+)
 async def test_each_caller_gets_its_own_answer(target: Target, calls: int) -> None:
     """All callers share one saver, by blocking and by async methods."""
     of = seed()

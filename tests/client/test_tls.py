@@ -182,7 +182,7 @@ def clients_check_clusters() -> bool:
 
 
 async def reach(url: str, *, asynchronous: bool) -> None:
-    """Use a saver on this URL, and another on a twin of its client."""
+    """Use a saver on this URL, and another on a twin of its client. A wrong certificate is tried again for a second."""
     if "cluster" in url and not asynchronous and not clients_check_clusters():
         pytest.skip(
             "a blocking RedisCluster of this redis-py cannot check host names: test_a_cluster_that_cannot_check"
@@ -190,7 +190,9 @@ async def reach(url: str, *, asynchronous: bool) -> None:
     client = clients.connect(url, asynchronous=asynchronous)
     other = clients.twin(client)
     for each in (client, other):
-        saver: Any = (AsyncRedisSaver if asynchronous else RedisSaver)(each, prefix=f"s{random.getrandbits(64):x}")
+        saver: Any = (AsyncRedisSaver if asynchronous else RedisSaver)(
+            each, prefix=f"s{random.getrandbits(64):x}", cluster_timeout=1
+        )
         try:
             await roundtrip(saver)
         finally:

@@ -71,7 +71,7 @@ from redis_saver._engine.requests import Call
 from redis_saver._common.names import Keyspace
 from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
 
-BOTH = pytest.mark.parametrize("target_name", ["redis", "redis62"])
+BOTH = pytest.mark.parametrize("target_name", ["redis", pytest.param("redis62", marks=pytest.mark.slow)])
 
 
 @pytest.fixture(params=["redis"])

@@ -65,3 +65,11 @@ def targets(*ordinary: str, never: Iterable[str] = ()) -> list[str]:
     if not os.environ.get(ON):
         return [name for name in ordinary if name in TARGETS]
     return [name for name in os.environ[ON].split(",") if name in TARGETS and name not in never]
+
+
+def targets_and_slow(ordinary: Iterable[str], more: Iterable[str]) -> list[Any]:
+    """Return the servers of `targets`, and more for the slow suite."""
+    import pytest  # programs that only need a seed need not import it
+
+    of_slow = [] if os.environ.get(ON) else [pytest.param(name, marks=pytest.mark.slow) for name in targets(*more)]
+    return [*targets(*ordinary), *of_slow]
