@@ -13,7 +13,7 @@ from typing import Any
 
 from redis_saver._client import clients, loops
 from redis_saver._client.base import RedisDriver
-from redis_saver._client.link import ALONE, Exchange, Link, Send, Together, Tries, as_command, name_of
+from redis_saver._client.link import ALONE, Exchange, Link, Newcomer, Send, Together, Tries, as_command, name_of
 from redis_saver._common import forks
 from redis_saver._engine.requests import Argument, Ask, Batch, Call, Command, Request, Sleep, T, key_of
 from redis_saver._engine.runner import arun
@@ -232,6 +232,12 @@ class Batcher:
                 link.traffic.sending(verb.command)
                 options = {**link.options, **clients.target(verb.node)}
                 return link.traffic.receive(await self.client.execute_command(*verb.command, **options))
+        if isinstance(verb.node, Newcomer):
+            newcomer = type(self.client.get_primaries()[0])(*verb.node, **self.client.connection_kwargs)
+            try:
+                return await self._carry_out(Together(verb.commands, newcomer))
+            finally:
+                await newcomer.disconnect()
         async with self._limiter(verb.node):
             link.traffic.sending_together(verb.commands)
             if verb.node is not None:

@@ -7,7 +7,8 @@ import inspect
 import re
 import ssl
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -308,11 +309,24 @@ def _pools(client: Any) -> list[Any]:
     return [pool, *(sentinel.connection_pool for sentinel in (manager.sentinels if manager else ()))]
 
 
-def on_node(client: Any, node: Any) -> Any:
-    """Return a blocking client of a cluster's node, or the client itself if the node is None."""
+@contextmanager
+def on_node(client: Any, node: Any) -> Iterator[Any]:
+    """Yield a blocking client of a cluster's node, or the client itself if the node is None.
+
+    A client that was made for a `Newcomer` is closed on exit.
+    """
     if node is None:
-        return client
-    return (getattr(client, "get_redis_connection", None) or client.get_valkey_connection)(node)
+        yield client
+    elif hasattr(node, "name"):
+        yield (getattr(client, "get_redis_connection", None) or client.get_valkey_connection)(node)
+    else:
+        manager = client.nodes_manager
+        create = getattr(manager, "create_redis_node", None) or manager.create_valkey_node
+        newcomer = create(node.host, node.port, **manager.connection_kwargs)
+        try:
+            yield newcomer
+        finally:
+            close(newcomer)
 
 
 def most_connections(client: Any, node: Any) -> int:

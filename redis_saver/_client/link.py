@@ -43,7 +43,14 @@ class Together(NamedTuple):
 
     commands: Sequence[Sequence[Argument]]
     node: Any = None
-    """A node of the client's cluster, or None for a single server."""
+    """A node of the client's cluster, a `Newcomer`, or None for a single server."""
+
+
+class Newcomer(NamedTuple):
+    """A node that the cluster's client does not know yet."""
+
+    host: str
+    port: int
 
 
 Exchange: TypeAlias = Generator[Send | Together | Sleep, Any, T]
@@ -249,14 +256,14 @@ class Link:
         A node replies ASK for a key that has moved while its slot has not. The other node needs ASKING first, on the
         same connection (https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/). redis-py's asyncio
         client (8.1) may send the two on different connections. With an even number of connections it then alternates
-        between the nodes until it raises a ClusterError. No client knows a node whose first slot is moving: then the
-        error of the reply is raised, and the request is repeated until the slot has moved.
+        between the nodes until it raises a ClusterError. Both of its clients raise an AttributeError for a node without
+        slots, because they do not know it.
         """
         (reply,) = yield Together((command,), self.client.get_node_from_key(key))
         if isinstance(reply, self.exceptions.MovedError):  # the slot has moved meanwhile
             return (yield Send(command, key))
-        target = self.client.get_node(reply.host, reply.port) if isinstance(reply, self.exceptions.AskError) else None
-        if target is not None:
+        if isinstance(reply, self.exceptions.AskError):
+            target = self.client.get_node(reply.host, reply.port) or Newcomer(reply.host, reply.port)
             _, reply = yield Together((("ASKING",), command), target)
         if isinstance(reply, Exception):
             raise reply

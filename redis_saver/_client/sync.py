@@ -104,7 +104,7 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
             self.traffic.sending(verb.command)
             options = {**link.options, **clients.target(verb.node)}
             return self.traffic.receive(link.client.execute_command(*verb.command, **options))
-        with clients.on_node(link.client, verb.node).pipeline(transaction=False) as pipeline:
+        with clients.on_node(link.client, verb.node) as client, client.pipeline(transaction=False) as pipeline:
             self.traffic.sending_together(verb.commands)
             for command in verb.commands:
                 pipeline.execute_command(*command, **link.options)

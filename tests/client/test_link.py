@@ -12,7 +12,7 @@ import redis
 from redis.exceptions import AskError, ClusterError, MovedError, NoScriptError, ResponseError, TryAgainError
 
 from redis_saver import KeyConflict, ReplicationTimeout
-from redis_saver._client.link import ALONE, Link, Rules, Send, Together
+from redis_saver._client.link import ALONE, Newcomer, Link, Rules, Send, Together
 from redis_saver._engine.requests import Batch, Call, Command, Scan, Sleep
 from redis_saver._engine.runner import run
 from redis_saver._engine.scripts import Script
@@ -102,11 +102,9 @@ def test_requests_go_to_the_nodes_if_the_client_gives_up(error: Exception) -> No
     by_client, by_node = Send(BY_DIGEST, key), Together((BY_DIGEST,), A)
     assert played(at.answer(GET), error, ["reply"]) == ("reply", [by_client, by_node])
     assert played(at.answer(GET), error, [MovedError("7 b:2")], "reply")[1] == [by_client, by_node, by_client]
-    asked = Together((("ASKING",), BY_DIGEST), B)
-    assert played(at.answer(GET), error, [AskError("7 b:2")], [b"OK", "reply"])[1] == [by_client, by_node, asked]
-    unknown = [error, [AskError("7 c:3")]]
-    seen = played(at.answer(GET), *unknown, *unknown, "reply")[1]
-    assert seen == [by_client, by_node, by_client, by_node, by_client], "repeated until the client knows the node"
+    for to, node in (("b:2", B), ("c:3", Newcomer("c", 3))):
+        seen = played(at.answer(GET), error, [AskError(f"7 {to}")], [b"OK", "reply"])[1]
+        assert seen == [by_client, by_node, Together((("ASKING",), BY_DIGEST), node)]
 
 
 def test_a_pipeline_repeats_unknown_scripts_with_each_text_once() -> None:
