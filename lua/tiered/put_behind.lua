@@ -5,7 +5,7 @@
 -- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
 -- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
--- ARGV[1..6]         same as put.lua, and so are the others except the last three: the token of the last fill that the
+-- ARGV[1..14]        same as put.lua, and so are the others except the last three: the token of the last fill that the
 --                    caller knew when it made the checkpoint's id, or ''; if that fill found nothing in cold, @complete
 --                    or @has_latest and the escaped namespace, else ''; the parent's field, or ''
 --

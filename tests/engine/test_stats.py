@@ -397,7 +397,7 @@ async def test_cache_hits_and_misses_are_counted(target: Target) -> None:
     store = target.store()
     await store.put(("m", "a"), "k", {"a": 1})
     for _ in range(3):
-        await store.search(("m", "a"))
+        await store.search(("m", "a"), filter={"a": 1})
     found = store.saver.stats()
     assert (found.cache_hits, found.cache_misses) == (2, 1)
     assert found.cache_bytes > 0
