@@ -256,3 +256,44 @@ def test_contradictory_tls_settings_are_refused(url: str, why: str) -> None:
     for asynchronous in (False, True):
         with pytest.raises(ValueError, match=why):
             clients.connect(url, asynchronous=asynchronous)
+
+
+@pytest.fixture
+def plain() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.stop()
+
+
+async def test_a_server_without_tls_is_detected_after_one_handshake(plain: Server) -> None:
+    """redis-py alone would try four handshakes, each up to the connection timeout."""
+    url = f"rediss://:secret@127.0.0.1:{plain.port}?socket_timeout=0.5"
+    raw = redis.Redis(port=plain.port)
+    before = raw.info("stats")["total_connections_received"]
+    with pytest.raises(redis.RedisError, match=f"at 127.0.0.1:{plain.port} does not use TLS") as caught:
+        with RedisSaver.from_conn_string(url) as saver:
+            saver.get_tuple({"configurable": {"thread_id": "t"}})
+    assert "secret" not in str(caught.value)
+    assert raw.info("stats")["total_connections_received"] == before + 2, (
+        "one connection fails in the handshake, one asks in plain text"
+    )
+    with pytest.raises(redis.RedisError, match="does not use TLS"):
+        async with AsyncRedisSaver.from_conn_string(url) as asaver:
+            await asaver.setup()
+    raw.close()
+
+
+async def test_a_silent_server_is_not_reported_as_lacking_tls() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        url = f"rediss://127.0.0.1:{mute.getsockname()[1]}?socket_timeout=0.1"
+        with pytest.raises(redis.TimeoutError), RedisSaver.from_conn_string(url) as saver:
+            saver.setup()
+        with pytest.raises(redis.TimeoutError):
+            async with AsyncRedisSaver.from_conn_string(url) as asaver:
+                await asaver.setup()
+        mute.setblocking(False)
+        questions = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                questions += mute.accept()[0].recv(16).startswith(b"PING")
+        assert questions == 2, "each connection asks once, so a hanging server costs no more"
