@@ -30,7 +30,7 @@ from redis_saver._engine.stats import Counting, Measured
 from redis_saver._serde.serializer import FastSerializer, chosen
 from redis_saver._storage.encryption import check as check_encryption
 from redis_saver._storage.keys import FIELD, DataKeys
-from redis_saver._storage.rotating import Owner, Rotates, rotate, status
+from redis_saver._storage.rewrapping import Owner, Rotates, rotate, status
 from redis_saver._storage.sealing import Cipher
 from redis_saver.encryption import Encryption, KeyStatus, Rotated
 from redis_saver.errors import decoding

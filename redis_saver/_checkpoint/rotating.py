@@ -12,12 +12,12 @@ from redis_saver._common import names
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Allowance
 from redis_saver._engine.requests import Command, Operation
-from redis_saver._storage import chunks, compression, rotating
+from redis_saver._storage import chunks, compression, rewrapping
 from redis_saver._storage.chunks import LIST, PLAIN, ZSTD
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import take
 from redis_saver._storage.keys import made_at, with_key
-from redis_saver._storage.rotating import GONE, ROTATED, UNCHANGED, Owner, Rewrapping
+from redis_saver._storage.rewrapping import GONE, ROTATED, UNCHANGED, Owner, Rewrapping
 from redis_saver._storage.sealing import Cipher
 from redis_saver.encryption import KeyStatus, Rotated
 from redis_saver.errors import ThreadBusy, decoding
@@ -25,12 +25,12 @@ from redis_saver.errors import ThreadBusy, decoding
 
 def key_status(context: Context) -> Operation[KeyStatus]:
     """Count the threads that each key protects."""
-    return (yield from rotating.status("thread", (yield from _threads(context))))
+    return (yield from rewrapping.status("thread", (yield from _threads(context))))
 
 
 def rotate_keys(context: Context, *, data: bool = False, before: datetime | None = None) -> Operation[Rotated]:
     """Wrap the data keys of all threads anew. With `data`, replace those that were made before a moment."""
-    rewrapping = Rewrapping(context.data_keys)
+    rewrap = Rewrapping(context.data_keys)
     if before is not None and (not data or not isinstance(before, datetime) or before.tzinfo is None):
         raise TypeError(f"before={shown(before)}: write a datetime with a tzinfo, and only with data=True")
     limit = (before or datetime.now(timezone.utc)).timestamp()
@@ -41,7 +41,7 @@ def rotate_keys(context: Context, *, data: bool = False, before: datetime | None
         return (yield from with_key(context, owner.name, partial(_reseal, thread=owner.name)))
 
     threads = yield from _threads(context)
-    return rotating.result(*(yield from rotating.each("thread", threads, reseal if data else rewrapping)))
+    return rewrapping.result(*(yield from rewrapping.each("thread", threads, reseal if data else rewrap)))
 
 
 def _threads(context: Context) -> Operation[list[Owner]]:

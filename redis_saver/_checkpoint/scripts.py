@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from redis_saver._engine.scripts import load
-from redis_saver._storage.rotating import DATA_KEY  # noqa: F401 - one of these scripts
+from redis_saver._storage.rewrapping import DATA_KEY  # noqa: F401 - one of these scripts
 
 PUT = load("checkpoint/put")
 PUT_WRITES = load("checkpoint/put_writes")

@@ -41,7 +41,6 @@ from typing import Annotated, Any, BinaryIO, ClassVar, TypeAlias
 from zlib import crc32
 
 import ormsgpack
-from annotated_types import Len
 from langgraph.checkpoint.base import ChannelVersions
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from pydantic import Field, StrictBytes, StrictInt, StrictStr, TypeAdapter, ValidationError
@@ -66,9 +65,11 @@ _AGAIN = "Export it again, or copy the file again. Nothing was read from it"
 
 
 _Natural: TypeAlias = Annotated[int, Field(strict=True, ge=0)]
-_Labels: TypeAlias = Annotated[list[StrictStr], Len(1)]
+_Labels: TypeAlias = Annotated[list[StrictStr], Field(min_length=1)]
 _Value: TypeAlias = tuple[StrictStr, list[_Natural]]
-_Task: TypeAlias = tuple[StrictStr, StrictInt, StrictStr, Annotated[list[tuple[StrictStr, _Value]], Len(1)]]
+_Task: TypeAlias = tuple[
+    StrictStr, StrictInt, StrictStr, Annotated[list[tuple[StrictStr, _Value]], Field(min_length=1)]
+]
 
 
 class _Checkpoint(TypedDict):

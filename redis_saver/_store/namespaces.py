@@ -12,7 +12,7 @@ from redis_saver._common.display import shown
 from redis_saver._common.names import components
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, bounds, member
 from redis_saver._engine.requests import Call, Command, Operation, Scan
-from redis_saver._storage.rotating import Owner
+from redis_saver._storage.rewrapping import Owner
 from redis_saver._store import scripts
 from redis_saver._store.context import StoreContext, check_labels
 from redis_saver._store.scripts import announce, ask, together, windows

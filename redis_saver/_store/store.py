@@ -40,7 +40,7 @@ from redis_saver._storage.compression import Compression
 from redis_saver._storage.context import Context
 from redis_saver._storage.encryption import check as check_encryption
 from redis_saver._storage.keys import DataKeys
-from redis_saver._storage.rotating import Rotates, rotate, status
+from redis_saver._storage.rewrapping import Rotates, rotate, status
 from redis_saver._store import index_config, namespaces, searching, server_search
 from redis_saver._store.context import Places, Remembered, StoreContext
 from redis_saver._store.index_config import RedisIndexConfig, Texts

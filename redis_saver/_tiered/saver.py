@@ -27,7 +27,7 @@ from redis_saver._engine.runner import Driver
 from redis_saver._engine.stats import Counting
 from redis_saver._serde.serializer import safe
 from redis_saver._storage.context import Context
-from redis_saver._storage.rotating import Rotates
+from redis_saver._storage.rewrapping import Rotates
 from redis_saver._tiered import listing, reading, sealing, thread_info, threads, writing
 from redis_saver._tiered.backlog import ColdHistory, FlushQueue, Stats, what_is_left
 from redis_saver._tiered.context import Mode, OnHotError, Tiers, Verify

@@ -33,7 +33,7 @@ from redis_saver._storage.context import Context
 from redis_saver._storage.envelopes import HEAD, MAGIC, envelope, is_snapshot, seal
 from redis_saver._storage.framing import pack, take
 from redis_saver._storage.keys import DataKeys, wrapped_by
-from redis_saver._storage.rotating import PLAIN as PLAIN_ROW, ROTATED, UNCHANGED, Rewrapping
+from redis_saver._storage.rewrapping import PLAIN as PLAIN_ROW, ROTATED, UNCHANGED, Rewrapping
 from redis_saver._storage.sealing import ENCRYPTED, PLAIN, Cipher
 from redis_saver._tiered.context import Tiers
 from redis_saver._tiered.postgres import SEALED

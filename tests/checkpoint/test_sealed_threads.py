@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 from langgraph.types import Send
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from tests.support.counting import Counted, load_scripts
 from tests.support.factories import chain, checkpoint, config, put
 from tests.support.proxy import Proxy, proxy, through  # noqa: F401 - a fixture
@@ -21,6 +24,7 @@ from tests.support.wrappers import Meanwhile
 from redis_saver import DecodeError, KeyMismatch, KeyUnavailable, PlainValueRefused
 from redis_saver._engine.requests import Call
 from redis_saver.encryption import Encryption, KeyContext, KeyProvider, Keyset, WrappedKey
+from redis_saver.telemetry import instrument
 
 pytestmark = [pytest.mark.plain, pytest.mark.also_on(cluster="async")]
 SECRET = base64.b64encode(bytes(range(100, 132))).decode()
@@ -438,7 +442,10 @@ async def test_nothing_that_was_put_is_visible(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     proxy.seen = bytearray()
+    spans, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
     away = through(proxy, target, encryption=encryption())
+    instrument(away.saver, tracer_provider=provider)
     values = {"text": MARKER, "long": LONG, "__pregel_tasks": [Send("node", {"long": LONG})]}
     metadata = {"source": "loop", "step": 1, "parents": {}, "note": MARKER}
     first = await put(away, config(), {"n": 1, "long": LONG}, metadata=metadata)
@@ -450,7 +457,10 @@ async def test_nothing_that_was_put_is_visible(
 
     errors = list[str]()
     lost = Encryption(Keyset({"2026-11": bytes(32)}))
-    for uniform in (away, saver(target), target.uniform(), saver(target, lost)):
+    others = saver(target), target.uniform(), saver(target, lost)
+    for uniform in others:
+        instrument(uniform.saver, tracer_provider=provider)
+    for uniform in (away, *others):
         errors += [text for call in calls(uniform, where, writes=False) if (text := await error_of(call))]
     key, damaged = f"{target.prefix}:{{thread}}:data", 0
     for name, stored in raw_data(target).items():
@@ -462,6 +472,9 @@ async def test_nothing_that_was_put_is_visible(
     assert damaged > 10
     shown = {"network": bytes(proxy.seen), "log": caplog.text.encode(), "errors": "".join(errors).encode(), **files}
     shown["hash"] = b"".join(raw_data(target).values())
+    finished = spans.get_finished_spans()
+    assert not all(span.status.is_ok for span in finished), "errors have spans, too"
+    shown["spans"] = "".join(span.to_json() for span in finished).encode()
     for place, data in shown.items():
         assert MARKER.encode() not in data, place
     assert all(b"thread" in shown[place] for place in ("network", "errors", *files))

@@ -59,7 +59,7 @@ JOINTS = {
     "_tiered_store": {"store"},
 }
 """Modules that join operations with a client, or a value with its bytes. They may also import `client` and `serde`."""
-OF_KEYS = dict.fromkeys(("_storage.keys", "_storage.rotating"), {"_engine", "encryption"})
+OF_KEYS = dict.fromkeys(("_storage.keys", "_storage.rewrapping"), {"_engine", "encryption"})
 """They ask the provider of keys, which knows the data keys of `_storage`."""
 
 

@@ -279,6 +279,8 @@ async def test_a_plain_thread_is_refused(tiers: Tiers, mode: str, evicts: bool) 
     if not evicts:  # else hot does not know the thread, and a graph reads it before it writes
         with pytest.raises(RedisSaverError, match="not encrypted|data key"):
             await put(await saver(tiers, mode), made[-1], {"n": 1})
+        with pytest.raises(RedisSaverError, match="not encrypted|data key"):
+            await (await saver(tiers, mode)).put_writes(made[-1], [("n", 1)], "another task")
     assert plain(await older.get_tuple(config())) == before
 
 
