@@ -10,7 +10,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -24,17 +24,23 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from redis_saver._checkpoint import auditing, listing
-from redis_saver._checkpoint.comparing import Record, Task, record, task_of
-from redis_saver._checkpoint.retention import CheckpointKey
+from redis_saver._checkpoint import listing
+from redis_saver._checkpoint.comparing import Record, Task, record
+from redis_saver._checkpoint.retention import CheckpointKey, read_references
 from redis_saver._checkpoint.saver import Saver, context_of, driver_of
 from redis_saver._client.base import RedisDriver
 from redis_saver._client.sync import SyncDriver
-from redis_saver._common import config, postgres
+from redis_saver._common import config, names, postgres
+from redis_saver._common.config import Address
 from redis_saver._common.display import kind_of, shown
+from redis_saver._common.limits import Allowance
+from redis_saver._engine.requests import Command, Operation
 from redis_saver._migrate.endpoints import Entry, Source, Target, TaskInfo, ThreadOutline, special, tasks_of
 from redis_saver._migrate.foreign import ForeignSource, RedisDocuments, ValkeyStrings
-from redis_saver._storage.keys import stream_with_key
+from redis_saver._storage import codec
+from redis_saver._storage.chunks import Write
+from redis_saver._storage.context import Context
+from redis_saver._storage.keys import with_key
 from redis_saver.errors import EndpointError, ThreadMigrationError
 
 _OUR_DATA = re.compile(rb"([^{}]+):\{[^{}]*\}:data", re.DOTALL)
@@ -155,15 +161,51 @@ class OurEndpoint(SaverEndpoint):
         return driver_of(self.saver).stream(listing.scan_threads(self._context))
 
     def _outline(self, thread: str) -> ThreadOutline:
-        entries = partial(auditing.entries, thread=thread, ns=None)
-        outline: ThreadOutline = {}
-        for found in driver_of(self.saver).stream(stream_with_key(self._context, thread, entries)):
-            tasks = {task_of(write.task_id, write.channel): TaskInfo(write.path) for write in found.writes}
-            key, entry = (found.ns, found.id), Entry(found.parent, tasks)
-            if any(index for _, index in tasks) and (saved := self._record(thread, key, entry)) is not None:
-                entry = Entry(found.parent, tasks_of(saved))
-            outline[key] = entry
-        return outline
+        return driver_of(self.saver).run(with_key(self._context, thread, partial(_survey, thread=thread)))
+
+    def _record(self, thread: str, key: CheckpointKey, entry: Entry) -> Record | None:
+        read = partial(_read_writes, thread=thread, key=key, tasks=list(entry.tasks))
+        writes = driver_of(self.saver).run(with_key(self._context, thread, read)) if entry.tasks else {}
+        tasks = {task: TaskInfo(write.task_path) for task, write in writes.items()}
+        return super()._record(thread, key, Entry(entry.parent, tasks))
+
+
+def _survey(context: Context, thread: str) -> Operation[ThreadOutline]:
+    """Read the outline of a thread. Of its pending writes, only the special ones are read."""
+    references = yield from read_references(context, thread)
+    if references is None:
+        return {}
+    tasks: dict[CheckpointKey, dict[Task, TaskInfo]] = {}
+    specials: dict[CheckpointKey, list[Task]] = {}
+    for member in references.writes:
+        head, _, index = member[1:].rpartition(b"\0")
+        ns, checkpoint_id, task_id = names.components(head + b"\0")
+        task = task_id, int(index or 0)
+        tasks.setdefault((ns, checkpoint_id), {})[task] = TaskInfo()
+        if index:
+            specials.setdefault((ns, checkpoint_id), []).append(task)
+    allowance = Allowance(context.limits, f"thread {shown(thread)}")
+    for key, some in specials.items():
+        for task, write in (yield from _read_writes(context, thread, key, some)).items():
+            value = codec.load_write(context, write, Address(thread, *key), allowance)[2]
+            tasks[key][task] = TaskInfo(write.task_path, special(task, value))
+    return {key: Entry(links.parent or None, tasks.get(key, {})) for key, links in references.checkpoints.items()}
+
+
+def _read_writes(
+    context: Context, thread: str, key: CheckpointKey, tasks: Sequence[Task]
+) -> Operation[dict[Task, Write]]:
+    """Read the first write of each task."""
+    ends = [b"%d" % index if index else b"" for _, index in tasks]
+    members = [names.task(*key, task_id) + end for (task_id, _), end in zip(tasks, ends, strict=True)]
+    values = yield Command(("HMGET", context.keyspace.keys(thread).data_key, *members))
+    flat: list[bytes] = []
+    for (task_id, _), end, stored in zip(tasks, ends, values, strict=True):
+        flat += (names.component(task_id) + end, stored) if stored is not None else ()
+    writes: dict[Task, Write] = {}
+    for write in codec.decode_writes(context, flat, Address(thread, *key)):
+        writes.setdefault((write.task_id, min(write.idx, 0)), write)
+    return writes
 
 
 class MemoryEndpoint(SaverEndpoint):
