@@ -30,7 +30,7 @@ from redis_saver._engine.stats import Counting, Measured
 from redis_saver._serde.serializer import FastSerializer, chosen
 from redis_saver._storage.encryption import check as check_encryption
 from redis_saver._storage.keys import FIELD, DataKeys
-from redis_saver._storage.rewrapping import Owner, Rotates, rotate, status
+from redis_saver._storage.rewrapping import Holder, Rotates, rotate, status
 from redis_saver._storage.sealing import Cipher
 from redis_saver.encryption import Encryption, KeyStatus, Rotated
 from redis_saver.errors import decoding
@@ -162,10 +162,10 @@ class Cache(Rotates, BaseCache[ValueT], Generic[ClientT, ValueT]):
         return await self._driver.arun(self._counting.call(operation, name))
 
     def _key_status_gen(self) -> Operation[KeyStatus]:
-        return status("cache", [Owner("", (self._context.keyspace.data_key,))])
+        return status("cache", [Holder("", (self._context.keyspace.data_key,))])
 
     def _rotate_keys_gen(self) -> Operation[Rotated]:
-        return rotate(self._context.data_keys, [Owner("", (self._context.keyspace.data_key,))])
+        return rotate(self._context.data_keys, [Holder("", (self._context.keyspace.data_key,))])
 
     def get(self, keys: Sequence[FullKey]) -> dict[FullKey, ValueT]:
         """Read entries.

@@ -17,7 +17,7 @@ from redis_saver._storage.chunks import LIST, PLAIN, ZSTD
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import take
 from redis_saver._storage.keys import made_at, with_key
-from redis_saver._storage.rewrapping import GONE, ROTATED, UNCHANGED, Owner, Rewrapping
+from redis_saver._storage.rewrapping import GONE, ROTATED, UNCHANGED, Holder, Rewrapping
 from redis_saver._storage.sealing import Cipher
 from redis_saver.encryption import KeyStatus, Rotated
 from redis_saver.errors import ThreadBusy, decoding
@@ -35,19 +35,19 @@ def rotate_keys(context: Context, *, data: bool = False, before: datetime | None
         raise TypeError(f"before={shown(before)}: write a datetime with a tzinfo, and only with data=True")
     limit = (before or datetime.now(timezone.utc)).timestamp()
 
-    def reseal(owner: Owner, stored: bytes) -> Operation[str]:
+    def reseal(holder: Holder, stored: bytes) -> Operation[str]:
         if made_at(stored) >= limit:
             return UNCHANGED
-        return (yield from with_key(context, owner.name, partial(_reseal, thread=owner.name)))
+        return (yield from with_key(context, holder.name, partial(_reseal, thread=holder.name)))
 
     threads = yield from _threads(context)
     return rewrapping.result(*(yield from rewrapping.each("thread", threads, reseal if data else rewrap)))
 
 
-def _threads(context: Context) -> Operation[list[Owner]]:
-    names = dict.fromkeys((yield from listing.collect(listing.scan_threads(context))))
+def _threads(context: Context) -> Operation[list[Holder]]:
+    threads = dict.fromkeys((yield from listing.collect(listing.scan_threads(context))))
     keys = context.keyspace.keys
-    return [Owner(thread, (keys(thread).data_key, keys(thread).index_key)) for thread in names]
+    return [Holder(thread, (keys(thread).data_key, keys(thread).index_key)) for thread in threads]
 
 
 def _reseal(context: Context, thread: str) -> Operation[str]:

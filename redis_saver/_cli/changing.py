@@ -96,11 +96,11 @@ def _keys_status(servers: Servers, *, as_json: bool = JSON) -> int:
     Options:
         postgres URL: The cold tier, whose rows are counted, too.
     """
-    with _with_keys(servers) as owners:
-        status, *others = [owner.key_status() for owner in owners]
+    with _with_keys(servers) as parts:
+        status, *others = [part.key_status() for part in parts]
     for other in others:  # each counts something else
-        parts = {name: part | getattr(other, name) for name, part in status._asdict().items() if name != "plain"}
-        status = status._replace(**parts, plain=status.plain + other.plain)
+        merged = {name: counts | getattr(other, name) for name, counts in status._asdict().items() if name != "plain"}
+        status = status._replace(**merged, plain=status.plain + other.plain)
     counts = [status.threads, status.partitions, status.caches, *([status.rows] if servers.postgres else [])]
     names = ("THREADS", "PARTITIONS", "CACHES", "ROWS")[: len(counts)]
     if as_json:
@@ -142,8 +142,8 @@ def _keys_rotate(
         with servers._replace(postgres=None).savers(readable=False) as savers:
             result = savers.hot.rotate_keys(data=True, before=before)
     else:
-        with _with_keys(servers) as owners:
-            results = [owner.rotate_keys() for owner in owners]
+        with _with_keys(servers) as parts:
+            results = [part.rotate_keys() for part in parts]
         failed = {name: text for each in results for name, text in each.failed.items()}
         rotated, unchanged, plain = (sum(column) for column in zip(*(each[:3] for each in results), strict=True))
         result = Rotated(rotated, unchanged, plain, failed)

@@ -17,16 +17,16 @@ from redis_saver.encryption import KeyStatus, Rotated
 from redis_saver.errors import DecodeError, RedisSaverError, decoding, from_text
 
 DATA_KEY = load("checkpoint/data_key")
-OWNERS_PER_BATCH = 500
+HOLDERS_PER_BATCH = 500
 PLAIN, GONE = "", " gone"
-"""Results for an owner that is not encrypted, or that was deleted meanwhile. No key has such an id."""
+"""Results for an holder that is not encrypted, or that was deleted meanwhile. No key has such an id."""
 ROTATED, UNCHANGED = "rotated", "unchanged"
 _FIELDS = {"thread": "threads", "store": "partitions", "cache": "caches"}
-"""Fields of `KeyStatus`, by the kind of owner (`KeyContext`)."""
+"""Fields of `KeyStatus`, by the kind of holder (`KeyContext`)."""
 
 
-class Owner(NamedTuple):
-    """A thread, a partition or a cache."""
+class Holder(NamedTuple):
+    """A holder of a data key: a thread, a partition or a cache."""
 
     name: str
     keys: Sequence[bytes]
@@ -34,45 +34,48 @@ class Owner(NamedTuple):
 
 
 def each(
-    kind: str, owners: Sequence[Owner], act: Callable[[Owner, bytes], Operation[str]]
+    kind: str, holders: Sequence[Holder], act: Callable[[Holder, bytes], Operation[str]]
 ) -> Operation[tuple[Counter[str], dict[str, str]]]:
-    """Act on each encrypted owner with its stored data key. Return counts of the results, and the errors by owner."""
+    """Act on each encrypted holder with its stored data key. Return counts of the results, and the errors by holder."""
     counts, failed = Counter[str](), dict[str, str]()
-    for start in range(0, len(owners), OWNERS_PER_BATCH):
-        batch = owners[start : start + OWNERS_PER_BATCH]
-        replies = yield Batch([_exchange(owner) for owner in batch])
-        for owner, reply in zip(batch, replies, strict=True):
+    for start in range(0, len(holders), HOLDERS_PER_BATCH):
+        batch = holders[start : start + HOLDERS_PER_BATCH]
+        replies = yield Batch([_exchange(holder) for holder in batch])
+        for holder, reply in zip(batch, replies, strict=True):
             try:
-                stored = _checked(owner, reply)
-                counts[(yield from act(owner, stored)) if stored else GONE if stored is None else PLAIN] += 1
+                stored = _checked(holder, reply)
+                if stored:
+                    counts[(yield from act(holder, stored))] += 1
+                else:
+                    counts[PLAIN] += stored is not None
             except RedisSaverError as error:  # noqa: PERF203 - the others go on
-                failed[owner.name if kind == "thread" else f"{kind} {owner.name}".rstrip()] = str(error)
-    del counts[GONE]
+                failed[holder.name if kind == "thread" else f"{kind} {holder.name}".rstrip()] = str(error)
+    del counts[GONE]  # deleted meanwhile
     return counts, failed
 
 
-def status(kind: str, owners: Sequence[Owner]) -> Operation[KeyStatus]:
-    """Count the owners that each key protects."""
+def status(kind: str, holders: Sequence[Holder]) -> Operation[KeyStatus]:
+    """Count the holders that each key protects."""
 
-    def look(owner: Owner, stored: bytes) -> Operation[str]:
-        with decoding(f"the data key of {kind} {{!r}}", owner.name):
+    def look(holder: Holder, stored: bytes) -> Operation[str]:
+        with decoding(f"the data key of {kind} {{!r}}", holder.name):
             return wrapped_by(stored)
         yield  # makes it an operation
 
-    counts, failed = yield from each(kind, owners, look)
+    counts, failed = yield from each(kind, holders, look)
     plain = counts.pop(PLAIN, 0)
     fields: Any = {"threads": {}, _FIELDS[kind]: dict(sorted(counts.items()))}
     return KeyStatus(plain=plain, failed=failed, **fields)
 
 
-def rotate(data_keys: DataKeys | None, owners: Sequence[Owner]) -> Operation[Rotated]:
-    """Wrap the data keys of owners anew.
+def rotate(data_keys: DataKeys | None, holders: Sequence[Holder]) -> Operation[Rotated]:
+    """Wrap the data keys of holders anew.
 
     Raises:
         ValueError: There is no `encryption`.
     """
     rewrapping = Rewrapping(data_keys)
-    counts, failed = yield from each(rewrapping.data_keys.kind, owners, rewrapping)
+    counts, failed = yield from each(rewrapping.data_keys.kind, holders, rewrapping)
     return result(counts, failed)
 
 
@@ -96,12 +99,12 @@ class Rewrapping:
         self._newest: dict[str | None, str] = {}
         """The key that the provider chose for each name."""
 
-    def __call__(self, owner: Owner, stored: bytes | None) -> Operation[str]:
-        """Wrap the data key of an owner anew, as `each` asks for."""
+    def __call__(self, holder: Holder, stored: bytes | None) -> Operation[str]:
+        """Wrap the data key of an holder anew, as `each` asks for."""
         while stored:
-            if (wrapped := (yield from self.wrapped(owner.name, stored))) is None:
+            if (wrapped := (yield from self.wrapped(holder.name, stored))) is None:
                 return UNCHANGED
-            before = _checked(owner, (yield _exchange(owner, stored, wrapped)))
+            before = _checked(holder, (yield _exchange(holder, stored, wrapped)))
             if before == stored:
                 return ROTATED
             stored = before  # of another rotation, or of this one if the reply was lost
@@ -119,15 +122,15 @@ class Rewrapping:
         return None if self._newest[asked] == key_id else wrapped.argument
 
 
-def _exchange(owner: Owner, before: bytes = b"", after: bytes = b"") -> Call:
-    return Call(DATA_KEY, owner.keys, (before, after))
+def _exchange(holder: Holder, before: bytes = b"", after: bytes = b"") -> Call:
+    return Call(DATA_KEY, holder.keys, (before, after))
 
 
-def _checked(owner: Owner, reply: bytes | list[bytes] | None) -> bytes | None:
-    """Return a stored data key, empty for a plain owner, or None if there is no such owner."""
+def _checked(holder: Holder, reply: bytes | list[bytes] | None) -> bytes | None:
+    """Return a stored data key, empty for a plain holder, or None if there is no such holder."""
     if isinstance(reply, list):
         text = reply[0].decode("utf-8", "backslashreplace")
-        raise from_text(text, owner.keys) or DecodeError(f"{shown(owner.name)} cannot be read")
+        raise from_text(text, holder.keys) or DecodeError(f"{shown(holder.name)} cannot be read")
     return reply
 
 

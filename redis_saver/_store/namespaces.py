@@ -12,7 +12,7 @@ from redis_saver._common.display import shown
 from redis_saver._common.names import components
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, bounds, member
 from redis_saver._engine.requests import Call, Command, Operation, Scan
-from redis_saver._storage.rewrapping import Owner
+from redis_saver._storage.rewrapping import Holder
 from redis_saver._store import scripts
 from redis_saver._store.context import StoreContext, check_labels
 from redis_saver._store.scripts import announce, ask, together, windows
@@ -77,10 +77,10 @@ def rebuild_directory(context: StoreContext) -> Operation[int]:
     return len(members)
 
 
-def key_owners(context: StoreContext) -> Operation[list[Owner]]:
-    """Return all partitions as owners of data keys. The directory may lack some, so their keys are scanned."""
+def key_holders(context: StoreContext) -> Operation[list[Holder]]:
+    """Return all partitions as holders of data keys. The directory may lack some, so their keys are scanned."""
     partitions = map(context.keyspace.partition, (yield from _stored(context)))
-    return [Owner(partition.name, partition.keys[:1]) for partition in partitions]
+    return [Holder(partition.name, partition.keys[:1]) for partition in partitions]
 
 
 def _stored(context: StoreContext) -> Operation[list[bytes]]:

@@ -424,11 +424,11 @@ class Store(Rotates, BaseStore, Generic[ClientT]):
         return Measured(self._counting, self._driver.server, "items", sources)
 
     def _key_status_gen(self) -> Operation[KeyStatus]:
-        return (yield from status("store", (yield from namespaces.key_owners(self._context))))
+        return (yield from status("store", (yield from namespaces.key_holders(self._context))))
 
     def _rotate_keys_gen(self) -> Operation[Rotated]:
-        owners = yield from namespaces.key_owners(self._context)
-        return (yield from rotate(self._context.values.data_keys, owners))
+        holders = yield from namespaces.key_holders(self._context)
+        return (yield from rotate(self._context.values.data_keys, holders))
 
     def count(self, namespace_prefix: tuple[str, ...] = ()) -> int:
         """Count the items of a namespace and of those below it. No item is read."""
