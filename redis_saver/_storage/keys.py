@@ -40,7 +40,8 @@ class DataKeys:
 
     def __init__(self, encryption: Encryption, prefix: str, kind: str) -> None:
         """Start without keys. The kind is that of `KeyContext`."""
-        self._encryption, self._prefix, self.kind = encryption, prefix, kind
+        self._encryption, self._prefix = encryption, prefix
+        self.kind: str = kind
         self._ciphers: BoundedCache[str, Cipher] = BoundedCache(MAX_KEYS)
         self._of_envelopes: BoundedCache[tuple[str, bytes], Cipher] = BoundedCache(MAX_KEYS)
         """Ciphers of envelopes, by thread and stored data key."""
