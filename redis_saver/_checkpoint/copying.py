@@ -1,12 +1,12 @@
 """Copying a thread, also between cluster slots.
 
 The client copies the source, page by page, into keys beside the target. Then a script replaces the target by the copy.
+A copy of an encrypted thread has a data key of its own. So a thread gets a new data key by a copy of itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping
 from typing import TypeAlias
 from uuid import uuid4
 
@@ -16,10 +16,10 @@ from redis_saver._checkpoint.retention import ReachableChunks, References, reach
 from redis_saver._common import config, limits, names
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import Argument, Call, Command, Operation
-from redis_saver._storage import codec, header
-from redis_saver._storage.chunks import IN_CHUNKS
+from redis_saver._storage import chunks, codec, compression, header
+from redis_saver._storage.chunks import IN_CHUNKS, LIST, PLAIN, ZSTD
 from redis_saver._storage.context import Context, default_ttl
-from redis_saver._storage.framing import pack, unpack
+from redis_saver._storage.framing import pack, take, unpack
 from redis_saver._storage.keys import FIELD
 from redis_saver._storage.sealing import Cipher
 from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
@@ -29,49 +29,62 @@ ABANDONED_AFTER = 3_600_000
 """Milliseconds after which an unfinished copy of a dead process expires."""
 Fields: TypeAlias = "dict[bytes, list[bytes] | None]"
 """Fields to copy, each with its members of the index. A field that may be missing has None instead."""
-Convert: TypeAlias = Callable[[bytes, bytes], tuple[bytes, bytes]]
-"""Takes a field and its contents. Returns those of the copy."""
 
 
 def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
     """Make the target a copy of the source as it is now."""
-    if source == target:
-        return
-    limits.check_name(context.limits, target, "a thread")
+    if source != target:
+        limits.check_name(context.limits, target, "a thread")
+        yield from replace(context, source, target)
+
+
+def replace(context: Context, source: str, target: str) -> Operation[bool]:
+    """Replace the target by a copy of the source. Returns False if there is no source.
+
+    If both are the same thread, it gets a new data key, and keeps its runs, its settings, its deadline and its owner.
+    """
+    keys, is_same = context.keyspace.keys(target), source == target
     for _ in range(pruning.ATTEMPTS):
         token = uuid4().hex
         staged = context.keyspace.keys(target, token)
-        if (references := (yield from read_references(context, source))) is None:
-            return
+        state = (yield Command(("HGET", keys.data_key, "@state"), (keys.data_key,))) if is_same else b""
+        references = yield from read_references(context, source)
+        if references is None or state is None:
+            return False
         reachable = yield from reachable_chunks(context, source, references)
         sealing = None
         if context.data_keys is not None and (cipher := context.opener()) is not None:
-            sealing = yield from context.data_keys.wrap_anew(target, cipher, copies=True)
-        convert = partial(_copied, context, source, target, sealing)
+            sealing = yield from context.data_keys.wrap_anew(target, cipher, replaces=True)
         with decoding("the contents of thread {!r}", source):
-            fields = fields_of(references, reachable)
-        counted = yield from stage(context, source, references, reachable, fields, staged, convert, sealing)
+            fields = _fields(references, reachable, keeps_runs=is_same)
+        conversion = _Conversion(context, source, target, sealing, reachable.lists)
+        counted = yield from _stage(context, source, references, reachable, fields, staged, conversion)
         if counted is not None:
-            keys, writer = (*context.keyspace.keys(target), *staged), guards.writer_of(context, target, deletes=True)
-            arguments = (token, counted[0], default_ttl(context), *counted[1:], references.format, b"")
-            if (yield guards.GuardedScript(scripts.PROMOTE, keys, writer).call(*arguments)):
-                context.chunk_cache.forget(keys[1])
+            writer = guards.ANYBODY if is_same else guards.writer_of(context, target, deletes=True)
+            ttl = b"" if is_same else default_ttl(context)
+            arguments = (token, counted[0], ttl, *counted[1:], references.format, state)
+            if (yield guards.GuardedScript(scripts.PROMOTE, (*keys, *staged), writer).call(*arguments)):
+                context.chunk_cache.forget(keys.data_key)
                 if sealing is not None and context.data_keys is not None:
                     context.data_keys.keep(target, sealing)
-                return
+                return True
         yield Command(("UNLINK", *staged))
     raise ThreadBusy(
-        f"thread {shown(source)} kept changing while it was copied, during each of {pruning.ATTEMPTS} attempts. "
-        "The target was not changed; try again when nobody prunes the thread"
+        f"others wrote to thread {shown(source)} during each of {pruning.ATTEMPTS} attempts to copy it. Nothing was "
+        "changed; try again"
     )
 
 
-def fields_of(references: References, reachable: ReachableChunks) -> Fields:
-    """Return the fields to copy."""
+def _fields(references: References, reachable: ReachableChunks, *, keeps_runs: bool) -> Fields:
+    """Return the fields in the order of copying: chunks, lists of chunks, the others."""
     fields: Fields = {}
     for key, links in references.checkpoints.items():
         member = names.checkpoint(*key)
-        fields[member] = [member, names.by_age(*key)] if key[0] else [member]
+        fields[member] = [
+            member,
+            *([names.by_age(*key)] if key[0] else ()),
+            *([links.run] if keeps_runs and links.run else ()),
+        ]
         fields[links.names_chunk] = []
         for entry in links.entries:
             field = names.blob(key[0], entry[1:])
@@ -81,20 +94,19 @@ def fields_of(references: References, reachable: ReachableChunks) -> Fields:
                 fields[field] = []
     fields.update((chunk, []) for chunk in reachable.chunks(reachable.roots))
     fields.update((member, [member]) for member in references.writes)
-    return fields
+    return dict(sorted(fields.items(), key=lambda field: b"znbcw".find(field[0][:1])))
 
 
-def stage(
+def _stage(
     context: Context,
     source: str,
     references: References,
     reachable: ReachableChunks,
     fields: Fields,
     staged: names.Keys,
-    convert: Convert,
-    sealing: Cipher | None,
+    conversion: _Conversion,
 ) -> Operation[tuple[int, ...] | None]:
-    """Copy fields, in their order, into keys beside the target. `sealing` is the target's cipher.
+    """Copy fields, in their order, into keys beside the target.
 
     Returns the numbers of pages, bytes, values and pending writes, or None if the copy has to start again.
     """
@@ -103,8 +115,8 @@ def stage(
     while left:
         values = yield Call(scripts.READ_FIELDS, (data,), (reading.BYTES_PER_PAGE, *left[:FIELDS_PER_PAGE]))
         pairs, members = list[Argument](), list[bytes]()
-        if sealing is not None and not pages:
-            pairs += (FIELD, sealing.argument)
+        if conversion.sealing is not None and not pages:
+            pairs += (FIELD, conversion.sealing.argument)
         with decoding("the contents of thread {!r}", source):
             if not values:
                 raise ValueError("the server answered a page without values")
@@ -117,7 +129,7 @@ def stage(
                     raise TypeError(f"the field {shown(field)} holds {shown(stored)} in place of bytes")
                 if not _is_as_planned(field, stored, references, reachable):
                     return None
-                name, value = convert(field, stored)
+                name, value = conversion.copied(field, stored)
                 blobs += field[:1] == b"b"
                 writes += codec.count_writes(value, source) if field[:1] == b"w" else 0
                 size += len(value)
@@ -136,30 +148,76 @@ def stage(
     return pages, size, blobs, writes
 
 
-def _copied(
-    context: Context, source: str, target: str, sealing: Cipher | None, field: bytes, stored: bytes
-) -> tuple[bytes, bytes]:
-    """Convert a field for the target. Headers and pending writes are sealed for the target."""
-    if field[:1] == b"c":
-        address = config.Address(source, *names.components(field[1:]))
-        copy = header.copied(context, header.opened(context, field, stored), address, target)
-        return field, copy if sealing is None else sealing.seal_header(field, copy)
-    if field[:1] == b"w" and sealing is not None and context.cipher is not None:
-        return field, resealed_writes(context.cipher, sealing, field, stored)
-    return field, stored
+class _Conversion:
+    """Converts the fields of a thread for its copy. With encryption, chunks get other names, for lists and roots, too."""
 
+    def __init__(
+        self, context: Context, source: str, target: str, sealing: Cipher | None, lists: Mapping[bytes, bytes]
+    ) -> None:
+        """Start.
 
-def resealed_writes(
-    cipher: Cipher, sealing: Cipher, field: bytes, stored: bytes, root: Callable[[bytes], bytes] = bytes
-) -> bytes:
-    """Return a record of pending writes, sealed by another cipher. `root` converts the root of a write in chunks."""
-    end, records = field.rindex(b"\0") + 1, list[bytes]()
-    task = field[:end]
-    frames = cipher.open_writes(task, field[end:], unpack(stored))
-    for begin in range(0, len(frames), 5):
-        *place, kind, data = frames[begin : begin + 5]
-        records.append(pack([*place, kind, root(data) if kind == IN_CHUNKS else data]))
-    return b"".join(sealing.seal_writes(task, records))
+        Args:
+            context: The saver.
+            source: The thread.
+            target: The thread of the copy.
+            sealing: The cipher of the copy, if the source has one.
+            lists: The lists of chunks of the source, by field.
+        """
+        self._context, self._source, self._target, self._lists = context, source, target, lists
+        self.sealing: Cipher | None = sealing
+        self._names = dict[bytes, bytes]()
+        """The new names of chunks."""
+
+    def copied(self, field: bytes, stored: bytes) -> tuple[bytes, bytes]:
+        """Return a field of the copy and its contents."""
+        kind, new, old = field[:1], self.sealing, self._context.cipher
+        if kind == b"c":
+            opened = header.opened(self._context, field, stored)
+            if self._source != self._target:
+                address = config.Address(self._source, *names.components(field[1:]))
+                opened = header.copied(self._context, opened, address, self._target)
+            return field, opened if new is None else new.seal_header(field, opened)
+        if new is None or old is None or not stored or field == PLAIN + chunks.digest(stored):  # names stay open
+            return field, stored
+        if kind == b"w":
+            return field, self._writes(old, new, field, stored)
+        if kind == b"b":
+            return field, new.seal_value(field, self._root(new, old.open_value(field, stored)))
+        if kind == LIST:
+            return self._name(new, field), self._list(new, field)
+        chunk = whole = old.open_chunk(field, stored)
+        if kind == ZSTD:
+            whole = compression.decompress(chunk, limits.Allowance(self._context.limits, "the thread"))
+        name = self._names[field] = kind + new.digest(whole)
+        return name, new.seal_chunk(name, chunk)
+
+    def _writes(self, old: Cipher, new: Cipher, field: bytes, stored: bytes) -> bytes:
+        end, records = field.rindex(b"\0") + 1, list[bytes]()
+        frames = old.open_writes(field[:end], field[end:], unpack(stored))
+        for begin in range(0, len(frames), 5):
+            *place, kind, data = frames[begin : begin + 5]
+            records.append(pack([*place, kind, self._root(new, data) if kind == IN_CHUNKS else data]))
+        return b"".join(new.seal_writes(field[:end], records))
+
+    def _name(self, new: Cipher, field: bytes) -> bytes:
+        if field not in self._names:  # a list
+            self._names[field] = LIST + new.digest(self._list(new, field))
+        return self._names[field]
+
+    def _list(self, new: Cipher, field: bytes) -> bytes:
+        chunk = self._lists[field]
+        return chunk[:1] + self._below(new, chunk[:1], chunk[1:])
+
+    def _root(self, new: Cipher, value: bytes) -> bytes:
+        """Return a value, or the root of its chunks under their new names."""
+        if not chunks.in_chunks(value):
+            return value
+        start = take(value, 1 + chunks.DIGEST, 2)[1]
+        below = value[1 + chunks.DIGEST : start] + self._below(new, value[:1], value[start:])
+        return value[:1] + new.digest(value[:1] + below) + below
+
+    def _below(self, new: Cipher, kind: bytes, digests: bytes) -> bytes:
+        return chunks.digests_of([self._name(new, field) for field in chunks.children(kind, digests)])
 
 
 def _is_as_planned(field: bytes, stored: bytes, references: References, reachable: ReachableChunks) -> bool:

@@ -118,7 +118,6 @@ class DataKeys:
         cipher: Cipher,
         config: RunnableConfig | None = None,
         *,
-        copies: bool = False,
         replaces: bool = False,
     ) -> Operation[Cipher]:
         """Wrap the data key of a thread or partition as the provider would wrap it now.
@@ -130,7 +129,6 @@ class DataKeys:
             name: Its name.
             cipher: Its cipher, or that of the thread that it is a copy of.
             config: LangGraph's config, for `key_for`.
-            copies: True for a copy. Its data key gets another id, with the same time.
             replaces: True to make a new data key.
         """
         with decoding(f"the data key of {self.kind} {{!r}}", name):
@@ -139,8 +137,7 @@ class DataKeys:
             key_name = self.name_for(name, cipher.argument, config)
         if replaces:
             return (yield from self._wrap(name, os.urandom(32), _new_id(), key_name))
-        own_id = cipher.id[:_TIME] + os.urandom(ID - _TIME) if copies else cipher.id
-        return (yield from self._wrap(name, cipher.data_key, own_id, key_name))
+        return (yield from self._wrap(name, cipher.data_key, cipher.id, key_name))
 
     def name_for(self, name: str, stored: bytes, config: RunnableConfig | None = None) -> str | None:
         """Return the name to ask the provider for when a stored data key is wrapped anew (`wrap_anew`)."""
