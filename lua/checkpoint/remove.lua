@@ -5,8 +5,7 @@
 -- KEYS[3] dirty      sorted set  <prefix>:{<thread>}:dirty, only if a cold saver keeps the removed data
 -- ARGV[1] revision   the revision of the plan; after the first step the revision that the last step returned
 -- ARGV[2] dry        '1' to only count
--- ARGV[3] known      '1' if cached histories of other checkpoints stay valid
--- ARGV[4..]          names of fields (docs/storage-format.md). Up to 500 records of writes are removed with a header.
+-- ARGV[3..]          names of fields (docs/storage-format.md). Up to 500 records of writes are removed with a header.
 --                    ^ and the name of a header: remove only its parent's id; the checkpoint stays
 --
 -- The script adds the roots of removed values, writes and lists of chunks to @gc_roots, unless it removes that too.
@@ -20,8 +19,8 @@
 --- @include lib/remove
 
 local index, data, dirty = KEYS[1], KEYS[2], KEYS[3]
-local revision, dry, is_known = ARGV[1], ARGV[2] == '1', ARGV[3] == '1'
+local revision, dry = ARGV[1], ARGV[2] == '1'
 local meta, problem = open_thread(index, data)
 if problem then return problem end
 if not meta or meta.rev ~= revision then return false end
-return (remove_fields(index, data, meta, ARGV, 4, { dry = dry, is_known = is_known, dirty = dirty }))
+return (remove_fields(index, data, meta, ARGV, 3, { dry = dry, dirty = dirty }))

@@ -42,10 +42,6 @@ local function over_limit(index, data, argv, found, is_tiered)
   local checkpoint = argv[1]
   local ns = string.sub(checkpoint, 2, (string.find(checkpoint, '%z')))
   local upper = '(c' .. string.sub(ns, 1, -2) .. '\1'
-  -- Known points of histories depend on counts of checkpoints, and a late checkpoint could hide a removed one.
-  if redis.call('ZLEXCOUNT', index, '(' .. checkpoint, upper) > 0 then
-    redis.call('HSET', data, '@rewritten', next_rewrite(data))
-  end
   local count, slack = redis.call('ZLEXCOUNT', index, '[c' .. ns, upper), math.max(MIN_SLACK, math.floor(keep / 2))
   if count <= keep + slack then return 0 end
   local asked_at, has_cold = unpack(redis.call('HMGET', data, '@over_at' .. ns, '@cold_backed'), 1, 2)

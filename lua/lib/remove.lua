@@ -5,15 +5,14 @@
 --- @include lib/chunks
 
 -- Records that hot no longer has the whole thread, but still the newest checkpoint of each namespace.
--- Returns true if hot had the whole thread until now.
 local function becomes_partial(index, data)
   local fill = redis.call('HGET', data, '@complete')
-  if not fill then return false end
+  if not fill then return end
   redis.call('HDEL', data, '@complete')
   local lower = '[c'
   while true do
     local newest = redis.call('ZRANGEBYLEX', index, lower, '(d', 'LIMIT', 0, 1)[1]
-    if not newest then return true end
+    if not newest then return end
     local ns = string.sub(newest, 2, (string.find(newest, '%z')))
     redis.call('HSET', data, '@has_latest' .. ns, fill)
     lower = '(c' .. string.sub(ns, 1, -2) .. '\1'
@@ -32,8 +31,8 @@ end
 
 -- Removes fields of a thread, and their members of the index.
 -- argv, begin: the names, as remove.lua takes them, and the position of the first.
--- how: a table of options. dry: count only. is_known: the histories that processes remember stay valid.
---   keeps_empty: keep a thread that has become empty. dirty: the key of cold's missing records, if hot becomes partial.
+-- how: a table of options. dry: count only. keeps_empty: keep a thread that has become empty.
+--   dirty: the key of cold's missing records, if hot becomes partial.
 -- Returns the reply of remove.lua, and the names of all removed fields. Returns false if cold lacks one of them.
 local function remove_fields(index, data, meta, argv, begin, how)
   local listed, doomed = {}, {}
@@ -98,9 +97,8 @@ local function remove_fields(index, data, meta, argv, begin, how)
   if not how.dry then
     -- A full server accepts a command that may need memory only after one that needs none. This one removes nothing.
     redis.call('HDEL', data, '^')
-    if how.dirty and becomes_partial(index, data) or not how.is_known then
-      redis.call('HSET', data, '@rewritten', next_rewrite(data))
-    end
+    if how.dirty then becomes_partial(index, data) end
+    redis.call('HSET', data, '@rewritten', next_rewrite(data))
     redis.call('HSET', data, '@state', state_of(meta, '')) -- without the tag, before anything is removed
     for name, header in pairs(without_parent) do redis.call('HSET', data, name, header) end
     local members = {}

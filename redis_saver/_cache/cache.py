@@ -28,7 +28,7 @@ from redis_saver._engine.requests import Batch, Call, Command, Operation, T
 from redis_saver._engine.scripts import load
 from redis_saver._engine.stats import Counting, Measured
 from redis_saver._serde.serializer import FastSerializer, chosen
-from redis_saver._storage.encryption import check as check_encryption
+from redis_saver._storage.encryption import guarded, replaced
 from redis_saver._storage.keys import FIELD, DataKeys
 from redis_saver._storage.rewrapping import Holder, Rotates, rotate, status
 from redis_saver._storage.sealing import Cipher
@@ -123,10 +123,9 @@ class Cache(Rotates, BaseCache[ValueT], Generic[ClientT, ValueT]):
             client, prefix=prefix, cluster_timeout=cluster_timeout, taker="Cache", repeats_late=False
         )
         self._context = Context(
-            serde=self.serde,
+            serde=guarded(self.serde, require_encryption),
             keyspace=CacheKeyspace(prefix),
             ttl=ttls.parse(ttl, refresh_allowed=False).milliseconds,
-            require_encryption=check_encryption(require_encryption, self.serde),
             limits=limits,
             data_keys=None if encryption is None else DataKeys(encryption, prefix, "cache"),
         )
@@ -359,7 +358,7 @@ class Cache(Rotates, BaseCache[ValueT], Generic[ClientT, ValueT]):
         other = copy.copy(self)
         other.serde = serde
         keyspace = CacheKeyspace(self._context.keyspace.prefix, room)
-        other._context = self._context._replace(keyspace=keyspace, serde=serde)  # noqa: SLF001
+        other._context = self._context._replace(keyspace=keyspace, serde=replaced(self._context.serde, serde))  # noqa: SLF001
         return other
 
 

@@ -17,7 +17,7 @@ from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
 from redis_saver._common.names import Keyspace, component, encode as encode_text
-from redis_saver._storage import encryption, framing
+from redis_saver._storage import framing
 from redis_saver._storage.keys import DataKeys
 from redis_saver._storage.sealing import Cipher
 from redis_saver.errors import DecodeError, UnsupportedFormat, decoding, encoding
@@ -125,7 +125,6 @@ class Context(NamedTuple):
     keyspace: CacheKeyspace
     ttl: int | None
     """Default TTL in milliseconds, or None for no deadline."""
-    require_encryption: bool
     limits: Limits
     data_keys: DataKeys | None
     """The data key, with `encryption=`."""
@@ -179,7 +178,6 @@ def encode(context: Context, name: FullKey, value: Any) -> bytes:
     with encoding(_ENTRY, key, namespace):
         kind, data = context.serde.dumps_typed(value)
         packed = framing.pack([kind.encode()])
-    encryption.check_written(context, kind)
     limits.check(context.limits, "value_bytes", len(data), _ENTRY + " has {} bytes", key, namespace)
     return packed + data
 
@@ -197,9 +195,9 @@ def decode(context: Context, name: FullKey, raw: bytes, stamp: bytes) -> Any:
         if context.cipher is not None:
             raw, start = context.cipher.open_value(context.keyspace.address(name).entry, raw[start:]), 0
         if raw.startswith(_MSGPACK, start):  # the type of the default serializer
-            return encryption.loads(context, b"msgpack", raw[start + len(_MSGPACK) :])
+            return context.serde.loads_typed(("msgpack", raw[start + len(_MSGPACK) :]))
         (kind,), start = framing.take(raw, start, 1)
-        return encryption.loads(context, kind, raw[start:])
+        return context.serde.loads_typed((kind.decode(), raw[start:]))
 
 
 # -- arguments

@@ -18,7 +18,7 @@ from langgraph.checkpoint.base.id import UUID
 
 from redis_saver._checkpoint import delta, guards, listing, retention, scripts
 from redis_saver._checkpoint.retention import CheckpointKey, Checkpoints, ReachableChunks, References, Retention
-from redis_saver._common import config, names
+from redis_saver._common import config, limits, names
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog, log_text
 from redis_saver._engine.requests import Batch, Call, Command, Operation
@@ -172,9 +172,8 @@ def _prune_thread(
             plan = _plan(references, reachable, sorted(victims, key=_by_age, reverse=not dirty), strays)
             if not dirty:
                 plan.names[:0] = _orphaned(checkpoints, victims)
-            is_known = limit is not None and not strays and not _is_doubtful(checkpoints, victims, dirty)
         script_keys = (*keys, dirty) if dirty else keys
-        removed, done = yield from carry_out(thread, script_keys, writer, plan, dry_run=dry_run, is_known=is_known)
+        removed, done = yield from carry_out(thread, script_keys, writer, plan, dry_run=dry_run)
         total = removed if dry_run else added(total, removed)
         if done:
             return total
@@ -203,21 +202,6 @@ def _is_sweep_due(references: References, victims: set[CheckpointKey]) -> bool:
     frees_names = any(references.checkpoints[key].names_chunk not in left for key in victims)
     enough = max(ROOTS_PER_CHECKPOINT * len(references.checkpoints), references.size // BYTES_PER_ROOT)
     return frees_names or references.strays >= enough
-
-
-def _is_doubtful(checkpoints: Checkpoints, victims: set[CheckpointKey], dirty: bytes) -> bool:
-    """True if a removal could make a cached history wrong although its counts still match (docs/design.md).
-
-    That happens if it removes a checkpoint between two remaining ones, or if the parent of a remaining checkpoint is
-    missing and may still arrive. Over two tiers cold has the parents.
-    """
-    newest = dict(sorted(victims))
-    return any(
-        checkpoint_id < newest.get(ns, "")
-        or (not dirty and links.parent != "" and (ns, links.parent) not in checkpoints)
-        for (ns, checkpoint_id), links in checkpoints.items()
-        if (ns, checkpoint_id) not in victims
-    )
 
 
 def remove_runs(context: Context, thread: str, runs: set[bytes], writer: bytes) -> Operation[None]:
@@ -450,8 +434,8 @@ def _plan(
     last_of, left = {key[0]: key for key in order}, {ns for ns, _ in references.checkpoints.keys() - victims}
     for ns in last_of.keys() - left:
         freed[last_of[ns]] += [mark + names.component(ns) for mark in MARKS_OF_NAMESPACES]
-    heights = _heights((chunk for chunk in dead if chunk[:1] == chunks.LIST), reachable.lists)
-    gone = sorted(dead, key=lambda chunk: -heights.get(chunk, 0))
+    # Lists before their children, because a put assumes that a stored list has all its children.
+    gone = sorted(dead, key=lambda chunk: -_height(chunk, reachable.lists))
 
     plan: list[list[bytes]] = []
     for key in order:
@@ -464,22 +448,12 @@ def _plan(
     return Removal(references.revision, plan, [[chunk] for chunk in gone])
 
 
-def _heights(lists_to_remove: Iterable[bytes], lists: Mapping[bytes, bytes]) -> dict[bytes, int]:
-    """Return the number of levels below each list of chunks.
-
-    Lists are removed before their children, because a put assumes that a stored list has all its children.
-    """
-    heights: dict[bytes, int] = {}
-    for chunk in lists_to_remove:
-        path, below = list[bytes](), chunk
-        while below in lists and below not in heights:
-            path.append(below)
-            below = lists[below][: 1 + chunks.DIGEST]
-        height = heights.get(below, 0)
-        for chunk_list in reversed(path):
-            height += 1
-            heights[chunk_list] = height
-    return heights
+def _height(chunk: bytes, lists: Mapping[bytes, bytes]) -> int:
+    """Return the number of levels below a chunk. Deeper than any value only damaged lists are, in any order."""
+    height = 0
+    while chunk in lists and height <= limits.FIXED["depth"]:
+        chunk, height = lists[chunk][: 1 + chunks.DIGEST], height + 1
+    return height
 
 
 def _steps(plan: Sequence[list[bytes]]) -> Iterator[list[bytes]]:
@@ -497,7 +471,7 @@ def _steps(plan: Sequence[list[bytes]]) -> Iterator[list[bytes]]:
 
 
 def carry_out(
-    thread: str, keys: Sequence[bytes], writer: bytes, plan: Removal, *, dry_run: bool = False, is_known: bool = False
+    thread: str, keys: Sequence[bytes], writer: bytes, plan: Removal, *, dry_run: bool = False
 ) -> Operation[tuple[Pruned, bool]]:
     """Carry out a plan, step by step. Returns the removed amounts, and False if the thread changed meanwhile.
 
@@ -507,13 +481,10 @@ def carry_out(
         writer: The writer.
         plan: The plan.
         dry_run: True to only count.
-        is_known: True if the histories that processes remember stay valid.
     """
-    total, revision, steps = Pruned(), plan.revision, list(_steps([*plan.names, *plan.chunks]))
-    is_known = is_known and sum(any(name[:1] == b"c" for name in step) for step in steps) == 1
-    flags = b"1" if dry_run else b"0", b"1" if is_known else b"0"
-    for step in steps:
-        removed = yield guards.GuardedScript(scripts.REMOVE, keys, writer).call(revision, *flags, *step)
+    total, revision, script = Pruned(), plan.revision, guards.GuardedScript(scripts.REMOVE, keys, writer)
+    for step in _steps([*plan.names, *plan.chunks]):
+        removed = yield script.call(revision, b"1" if dry_run else b"0", *step)
         if removed is None:
             return total, False
         with decoding("the reply to a removal from thread {!r}", thread):

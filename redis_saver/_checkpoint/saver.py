@@ -33,7 +33,7 @@ from redis_saver._storage import compression as compressions
 from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
 from redis_saver._storage.compression import Compression
 from redis_saver._storage.context import Context
-from redis_saver._storage.encryption import check as check_encryption
+from redis_saver._storage.encryption import guarded, replaced, unguarded
 from redis_saver._storage.keys import DataKeys, stream_with_key, with_key
 from redis_saver.encryption import Encryption, KeyStatus, Rotated
 
@@ -162,11 +162,10 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         self._counting = Counting()
         self._refuses_forks = on_fork == "raise"
         self._context = Context(
-            serde=serializer,
+            serde=guarded(serializer, None if encryption else require_encryption),
             keyspace=keyspace,
             expiry=ttls.parse(ttl),
             compression=compressions.check(compression, type(self)),
-            require_encryption=check_encryption(None if encryption else require_encryption, serializer),
             chunk_cache=ChunkCache(cache_bytes),
             limits=limits,
             keep_last=configs.parse_history(history),
@@ -180,11 +179,11 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
     @property
     def serde(self) -> SerializerProtocol:
         """The serializer. LangGraph may assign another one."""
-        return self._context.serde
+        return unguarded(self._context.serde)
 
     @serde.setter
     def serde(self, serde: SerializerProtocol) -> None:
-        self._context = self._context._replace(serde=serde)
+        self._context = self._context._replace(serde=replaced(self._context.serde, serde))
 
     @property
     def _rules(self) -> Context:

@@ -232,11 +232,6 @@ def by_field(
     return chunks, size
 
 
-def type_of(stored: Stored) -> bytes:
-    """Return the type that the serializer gave."""
-    return take(stored.value, _FRAMES, 1)[0][0]
-
-
 def head_of(stored: Stored) -> bytes:
     """Return the bytes that the serializer gave before the elements."""
     return take(stored.value, _FRAMES, 2)[0][1]

@@ -18,7 +18,7 @@ from redis_saver._common.display import shown
 from redis_saver._common.limits import Allowance
 from redis_saver._serde import fallback
 from redis_saver._serde.serializer import takes_views
-from redis_saver._storage import chunks as chunked, compression, encryption, header as headers
+from redis_saver._storage import chunks as chunked, compression, header as headers
 from redis_saver._storage.chunk_cache import ChannelKey, Version, names_version
 from redis_saver._storage.chunks import IN_CHUNKS, ZSTD, Stored, Write
 from redis_saver._storage.context import Context
@@ -43,11 +43,9 @@ def encode_value(context: Context, value: Any, channel: str, before: Stored | No
     try:
         # Of the class: a serializer that wraps another one must not pass on the attribute of that one.
         if (dumps_elements := getattr(type(context.serde), "dumps_elements", None)) is None:
-            kind_name, data = encryption.dumps(context, value)
+            kind_name, data = context.serde.dumps_typed(value)
         else:
             encoded = dumps_elements(context.serde, value, before.elements if before else None)
-            if context.require_encryption:
-                encryption.check_written(context, encoded.type)
             if (stored := chunked.cut(encoded, kind, before, context.digest)) is not None:
                 _check_chunks(context, stored, channel)
                 return stored
@@ -119,8 +117,6 @@ def decode_stored(
             return _loads(context, kind, memoryview(stored)[start:] if in_place else stored[start:], allowance), None
         last = last if last and last.levels else None
         whole = last if last and last.value == stored else chunked.join(stored, chunks, allowance, last, context.digest)
-        if context.require_encryption:
-            encryption.check_read(context, chunked.type_of(whole))
         loads_elements = getattr(type(context.serde), "loads_elements", None)
         if loads_elements is None or not remembers:
             return context.serde.loads_typed(chunked.typed_bytes(whole)), whole
@@ -140,8 +136,6 @@ def decode_stored(
 
 def _loads(context: Context, kind: bytes, data: Any, allowance: Allowance) -> Any:
     """Decode a value from its type and bytes. They may be compressed, independent of the saver's setting."""
-    if context.require_encryption:
-        encryption.check_read(context, kind)
     if kind.startswith(compression.MARK):
         kind, data = compression.original(kind, data, allowance)
     return context.serde.loads_typed((names.decode(kind), data))
@@ -259,7 +253,7 @@ def encode_write(context: Context, write: PendingWrite) -> Write:
     """Encode a pending write, without its index. `load_write` decodes it."""
     task_id, channel, value = write
     try:
-        kind_name, data = encryption.dumps(context, value)
+        kind_name, data = context.serde.dumps_typed(value)
     except RedisSaverError:
         raise
     except Exception as error:

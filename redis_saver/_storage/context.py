@@ -28,8 +28,6 @@ class Context(NamedTuple):
     keyspace: Keyspace
     expiry: Expiry
     compression: Compression | None
-    require_encryption: bool
-    """True if plain values are refused (`encryption.py`)."""
     chunk_cache: ChunkCache
     limits: Limits
     keep_last: int | None = None

@@ -24,7 +24,6 @@ from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.config import Address
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Allowance
-from redis_saver._storage import encryption
 from redis_saver._storage.chunks import PLAIN, digest
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import pack, take, unpack
@@ -101,9 +100,9 @@ def encode(
         rest["ts"] = time
     what = "checkpoint {!r}"
     try:
-        kind, body = encryption.dumps(context, rest)
+        kind, body = context.serde.dumps_typed(rest)
         what = "the metadata of checkpoint {!r}"
-        about_kind, about = encryption.dumps(context, metadata)
+        about_kind, about = context.serde.dumps_typed(metadata)
     except RedisSaverError:
         raise
     except Exception as error:
@@ -134,10 +133,10 @@ def decode(context: Context, header: bytes, checkpoint_id: str, chunks: Mapping[
         parent, time, _, names_chunk, flags, slots, tokens, _, seen, kind, body, about_kind, about = frames
         if kind.endswith(SEALED):
             raise IsEncrypted(ENCRYPTED)
-        rest = _mapping(encryption.loads(context, kind, body))
+        rest = _loaded(context, kind, body)
         if not _NEVER_IN_BODY.isdisjoint(rest):
             raise ValueError("the rest of the checkpoint holds keys that belong to its header")
-        metadata = _mapping(encryption.loads(context, about_kind, about))
+        metadata = _loaded(context, about_kind, about)
         listed = _NAMES.get(chunks[names_chunk]) or names_in(chunks[names_chunk])
         versions = list(map(names.version_from, take(tokens, 0)[0]))
         numbers = struct.unpack(f">{len(flags)}H", slots)
@@ -158,7 +157,8 @@ def decode(context: Context, header: bytes, checkpoint_id: str, chunks: Mapping[
         raise decoding("the header of {}", owner).of(error) from error
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _loaded(context: Context, kind: bytes, data: bytes) -> dict[str, Any]:
+    value = context.serde.loads_typed((names.decode(kind), data))
     if not isinstance(value, dict):
         raise TypeError(f"it decodes to a {type(value).__name__} instead of a dict")
     return value
@@ -226,7 +226,7 @@ def metadata(context: Context, header: bytes, address: Address) -> dict[str, Any
     with decoding("the metadata of {}", address):
         member = names.checkpoint(address.checkpoint_ns, address.checkpoint_id or "")
         *_, kind, data = unpack(opened(context, member, header))
-        return _mapping(encryption.loads(context, kind, data))
+        return _loaded(context, kind, data)
 
 
 def copied(context: Context, header: bytes, source: Address, target: str) -> bytes:
@@ -238,11 +238,11 @@ def copied(context: Context, header: bytes, source: Address, target: str) -> byt
         chunks = unpack(header)
         if len(chunks) != FRAMES:
             raise ValueError(f"it has {len(chunks)} frames instead of {FRAMES}")
-        about = _mapping(encryption.loads(context, *chunks[_ABOUT:]))
+        about = _loaded(context, *chunks[_ABOUT:])
     chunks[_RUN] = b""
     if about.get("thread_id") == source.thread_id:
         with encoding("the metadata of a checkpoint"):
-            kind, chunks[_ABOUT + 1] = encryption.dumps(context, {**about, "thread_id": target})
+            kind, chunks[_ABOUT + 1] = context.serde.dumps_typed({**about, "thread_id": target})
         chunks[_ABOUT] = names.encode(kind)
     return pack(chunks)
 

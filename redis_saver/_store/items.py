@@ -23,7 +23,7 @@ from redis_saver._common import limits, names
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Allowance
 from redis_saver._common.store_names import Partition
-from redis_saver._storage import compression, encryption
+from redis_saver._storage import compression
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first, pack
 from redis_saver._storage.sealing import ENCRYPTED, SEALED
@@ -98,12 +98,11 @@ class Entry:
     def loaded(self, context: Context) -> Any:
         """Decode the bytes with the serializer, whose errors pass through."""
         data = self.data
-        if data.startswith(_PLAIN) and not context.require_encryption:  # most are
+        if data.startswith(_PLAIN):  # most are
             return context.serde.loads_typed(("msgpack", data[len(_PLAIN) :]))
         kind, start = first(data)
         if kind.endswith(SEALED):
             raise ValueError(ENCRYPTED)
-        encryption.check_read(context, kind)
         kind, data = compression.original(kind, data[start:], Allowance(context.limits, "a store"))
         return context.serde.loads_typed((names.decode(kind), data))
 
@@ -195,7 +194,6 @@ def dump_value(context: Context, namespace: tuple[str, ...], key: str, value: An
     """
     with encoding("item {!r} of namespace {!r}", key, namespace):
         type_name, data = context.serde.dumps_typed(value)
-        encryption.check_written(context, type_name)
     limits.check(context.limits, "value_bytes", len(data), "the value of item {!r} has {} bytes", key)
     kind = names.encode(type_name)
     if context.compression is not None:

@@ -38,7 +38,7 @@ from redis_saver._storage import compression as compressions
 from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
 from redis_saver._storage.compression import Compression
 from redis_saver._storage.context import Context
-from redis_saver._storage.encryption import check as check_encryption
+from redis_saver._storage.encryption import guarded
 from redis_saver._storage.keys import DataKeys
 from redis_saver._storage.rewrapping import Rotates, rotate, status
 from redis_saver._store import index_config, namespaces, searching, server_search
@@ -167,11 +167,10 @@ class Store(Rotates, BaseStore, Generic[ClientT]):
             _check_server_search(client, prefix, serde, encryption)
         self.ttl_config = _ttl_config(ttl)
         values = Context(
-            serde=serde,
+            serde=guarded(serde, require_encryption),
             keyspace=Keyspace(prefix),
             expiry=Expiry(),
             compression=compressions.check(compression, type(self)),
-            require_encryption=check_encryption(require_encryption, serde),
             chunk_cache=ChunkCache(0),
             limits=limits,
             data_keys=None if encryption is None else DataKeys(encryption, prefix, "store"),

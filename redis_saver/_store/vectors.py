@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from redis_saver._common import limits, names
 from redis_saver._common.display import counted, kind_of, printable, shown
 from redis_saver._common.store_names import Partition
-from redis_saver._storage import encryption, framing
+from redis_saver._storage import framing
 from redis_saver._storage.context import Context
 from redis_saver._storage.sealing import ENCRYPTED, SEALED
 from redis_saver._store.context import namespace_and_key
@@ -358,7 +358,6 @@ class Embedder:
         namespace, key = namespace_and_key(partition, field)
         with encoding("the vectors of item {!r} of namespace {!r}", key, namespace):
             type_name, data = context.serde.dumps_typed(rows.astype(_STORED).tobytes())
-            encryption.check_written(context, type_name)
         kind = names.encode(type_name)
         return b"%d %b" % (self.dims, seal(context, field, put, framing.pack([kind]) + data, b"vectors"))
 
@@ -385,7 +384,7 @@ class Embedder:
         kind, start = framing.first(framed)
         if kind.endswith(SEALED):
             raise ValueError(ENCRYPTED)
-        data = encryption.loads(context, kind, framed[start:])
+        data = context.serde.loads_typed((names.decode(kind), framed[start:]))
         if not isinstance(data, bytes):
             raise ValueError(f"they are {kind_of(data)}, and not bytes")  # noqa: TRY004 - it becomes a DecodeError
         rows: Rows = np.frombuffer(data, _STORED).astype(np.float32, copy=False).reshape(-1, self.dims)

@@ -28,7 +28,6 @@ class Bare:
 
     compression = None
     limits = Limits()
-    require_encryption = False
     data_keys = None
     digest = staticmethod(digest)
 

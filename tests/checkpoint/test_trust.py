@@ -16,6 +16,7 @@ from tests.support.uniform import Target, Uniform
 from tests.support.values import KEY, Point
 
 from redis_saver import DecodeError, EncodeError, PlainValueRefused
+from redis_saver._storage.encryption import EncryptedOnly
 from redis_saver._serde.serializer import FastSerializer, StrictSerializer
 from redis_saver._storage import codec, compression, framing
 
@@ -159,9 +160,9 @@ async def test_contradictory_settings_are_refused(target: Target) -> None:
         target.uniform(require_encryption="yes")
     with pytest.raises(ValueError, match=r"strict=True.*EncryptedSerializer.*StrictSerializer"):
         target.uniform(strict=True, serde=FastSerializer())
-    assert not target.uniform().saver._context.require_encryption
-    assert target.uniform(**encrypting()).saver._context.require_encryption
-    assert target.uniform(**encrypting()).saver.with_allowlist([("a", "B")])._context.require_encryption
+    assert not isinstance(target.uniform().saver._context.serde, EncryptedOnly)
+    assert isinstance(target.uniform(**encrypting()).saver._context.serde, EncryptedOnly)
+    assert isinstance(target.uniform(**encrypting()).saver.with_allowlist([("a", "B")])._context.serde, EncryptedOnly)
 
 
 # -- strict

@@ -30,6 +30,7 @@ from tests.support.servers import free_port, url_of
 from typing_extensions import TypedDict
 
 from redis_saver import AsyncRedisSaver, AsyncRedisStore, NotOwner, RedisSaver, RedisStore, UnsupportedServer
+from redis_saver._storage.encryption import EncryptedOnly
 from redis_saver.agent_server import checkpointer, store
 from redis_saver._client import clients
 
@@ -87,7 +88,7 @@ async def test_every_setting_reaches_the_saver(environment: pytest.MonkeyPatch) 
         assert saver._context.expiry == (90_000, True)
         assert saver._context.keep_last == 100
         assert isinstance(saver.serde, EncryptedSerializer)
-        assert saver._context.require_encryption
+        assert isinstance(saver._context.serde, EncryptedOnly)
 
 
 @pytest.mark.parametrize("variable", ["REDIS_SAVER_KEYS", "REDIS_SAVER_ENCRYPTION"])

@@ -33,7 +33,6 @@ class Bare:
 
     serde = FastSerializer()
     limits = Limits()
-    require_encryption = False
     data_keys = None
     digest = staticmethod(digest)
 
