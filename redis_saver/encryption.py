@@ -12,100 +12,30 @@ rotate and to destroy keys.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import math
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from typing_extensions import Self
 
-from redis_saver._common import config as configs, names
+from redis_saver._common import names
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import kind_of, shown
 from redis_saver._serde.serializer import chosen
 from redis_saver._storage.envelopes import HEAD, envelope, is_snapshot
-from redis_saver._storage.framing import pack, unpack
+from redis_saver._storage.framing import unpack
+from redis_saver._storage.keys import Encryption, KeyContext, KeyProvider, WrappedKey
 from redis_saver._storage.sealing import ID, Cipher, aead, derived
 from redis_saver.errors import KeyUnavailable, decoding
 
 __all__ = [
     "ColdSerializer", "Encryption", "KeyContext", "KeyProvider", "KeyStatus", "Keyset", "Rotated", "WrappedKey",
 ]  # fmt: skip
-
-CACHE_SECONDS = 300.0
-
-
-class KeyContext(NamedTuple):
-    """The owner of a data key. A provider binds the wrapped key to it."""
-
-    prefix: str
-    """The prefix of all keys in Redis."""
-    kind: str
-    """`thread`, `store` or `cache`."""
-    name: str
-    """The thread, the partition of the store, or empty for a cache."""
-
-    def as_dict(self) -> dict[str, str]:
-        """Return it as the encryption context of AWS KMS and others."""
-        return {f"redis_saver.{field}": part for field, part in zip(self._fields, self, strict=True)}
-
-    def as_bytes(self) -> bytes:
-        """Return it as associated data. Each part has its length before it, so no two contexts are the same bytes."""
-        return pack([part.encode("utf-8", "surrogatepass") for part in self])
-
-
-class WrappedKey(NamedTuple):
-    """A data key as it is stored."""
-
-    key_id: str
-    """The key that wrapped it."""
-    data: bytes
-    """The provider's answer."""
-
-
-class KeyProvider(ABC):
-    """Wraps and unwraps data keys: `Keyset`, or a class of yours over a KMS or Vault.
-
-    A saver asks once for each thread and process, and again after `cache_seconds`. It never asks for each value. The
-    asyncio forms run `wrap` and `unwrap` in worker threads, unless a subclass overrides them.
-    """
-
-    @abstractmethod
-    def wrap(self, data_key: bytes, context: KeyContext, name: str | None) -> WrappedKey:
-        """Wrap a new data key of 32 bytes.
-
-        Args:
-            data_key: The data key.
-            context: The thread. `unwrap` gets the same.
-            name: The name that `key_for` returned, such as a tenant's. None: the primary key.
-
-        Raises:
-            KeyUnavailable: There is no such key.
-        """
-
-    @abstractmethod
-    def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
-        """Return the data key.
-
-        Raises:
-            KeyUnavailable: The key that wrapped it was destroyed, or is not there.
-            ValueError: The wrapped key was changed, or belongs to another thread.
-        """
-
-    async def awrap(self, data_key: bytes, context: KeyContext, name: str | None) -> WrappedKey:
-        """`wrap` for asyncio."""
-        return await asyncio.to_thread(self.wrap, data_key, context, name)
-
-    async def aunwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
-        """`unwrap` for asyncio."""
-        return await asyncio.to_thread(self.unwrap, wrapped, context)
 
 
 class Keyset(KeyProvider):
@@ -198,38 +128,6 @@ class Keyset(KeyProvider):
                 f"the key {shown(wrapped.key_id)} did not wrap this data key for {context.kind} {shown(context.name)}: "
                 "it was changed or moved, or another key has this id"
             ) from None
-
-
-class Encryption:
-    """The setting `encryption` of a saver or store."""
-
-    def __init__(
-        self,
-        keys: KeyProvider,
-        *,
-        key_for: Callable[[str, RunnableConfig | None], str | None] | None = None,
-        cache_seconds: float = CACHE_SECONDS,
-    ) -> None:
-        """Use a provider of keys.
-
-        Args:
-            keys: A `Keyset`, or a `KeyProvider` of yours.
-            key_for: Returns the name of the key for a new thread, such as its tenant's, from the thread's id and
-                LangGraph's config. The config is None in `copy_thread` and `rotate_keys`. If it then returns None, the
-                name stays. A store passes the name of a new partition, and None. That name is the first two labels of
-                its namespaces, joined by `/`, such as `memories/user-1`. In a label, `%`, `{`, `}` and `/` are
-                percent-encoded. Caches always use the primary key.
-            cache_seconds: Time for which a process keeps an unwrapped data key. After it, a destroyed key is noticed.
-
-        Raises:
-            TypeError, ValueError: An argument is invalid.
-        """
-        if not isinstance(keys, KeyProvider):
-            raise TypeError(f"Encryption: keys is {kind_of(keys)}; write a Keyset or another KeyProvider")
-        configs.number("cache_seconds", cache_seconds, 0)
-        self.keys: KeyProvider = keys
-        self.key_for: Callable[[str, RunnableConfig | None], str | None] | None = key_for
-        self.cache_seconds: float = cache_seconds
 
 
 class KeyStatus(NamedTuple):

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from langgraph.checkpoint.serde.types import TASKS, SendProtocol
@@ -22,7 +21,7 @@ from redis_saver._engine.runner import Pump
 from redis_saver._storage import chunks as chunked, codec, header
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import take
-from redis_saver._storage.keys import with_key
+from redis_saver._storage.keys import keyed
 from redis_saver.errors import decoding
 
 VersionText: TypeAlias = str | int | float
@@ -172,16 +171,19 @@ class _Family(NamedTuple):
     children: Sequence[Entry]
 
 
+@keyed()
 def writes(context: Context, thread: str, ns: str | None) -> Stream[WriteInfo]:
     """Stream the writes of a thread, newest checkpoint first."""
     return _walk(context, thread, ns, _NOTHING, lambda family: [*_known(family), *_inferred(family)])
 
 
+@keyed()
 def channel_history(context: Context, thread: str, channel: str, ns: str) -> Stream[VersionInfo]:
     """Stream the versions of a channel, newest first."""
     return _walk(context, thread, ns, names.component(channel), lambda family: list(_versions(family, channel)))
 
 
+@keyed()
 def entries(context: Context, thread: str, ns: str | None, before: str | None = None) -> Stream[Entry]:
     """Stream the checkpoints of a thread without their values, newest first.
 
@@ -194,6 +196,7 @@ def entries(context: Context, thread: str, ns: str | None, before: str | None = 
     return _walk(context, thread, ns, _NOTHING, lambda family: [family.parent] if family.parent else [], before)
 
 
+@keyed()
 def costs(context: Context, thread: str) -> Stream[tuple[Entry, Mapping[str, Size]]]:
     """Stream the checkpoints of a thread with the sizes of their values.
 
@@ -206,16 +209,19 @@ def costs(context: Context, thread: str) -> Stream[tuple[Entry, Mapping[str, Siz
     return _walk(context, thread, None, _EVERYTHING, describe)
 
 
-def sizes(context: Context, address: config.Address, parent: config.Address | None) -> Operation[Mapping[str, Size]]:
+@keyed()
+def sizes(
+    context: Context, thread: str, address: config.Address, parent: config.Address | None
+) -> Operation[Mapping[str, Size]]:
     """Measure each value of a checkpoint, in one round trip. Returns an empty dict if there is no such checkpoint."""
     addresses = [address, parent] if parent else [address]
     ranges = [listing.bounds(each.checkpoint_ns, each.checkpoint_id, None) for each in addresses]
-    keys = context.keyspace.keys(address.thread_id)
+    keys = context.keyspace.keys(thread)
     answers = yield Batch(
         [Call(scripts.AUDIT, keys, (*bounds, 1, reading.BYTES_PER_PAGE, _EVERYTHING)) for bounds in ranges]
     )
     here, *above = [
-        [] if answer is None else _page(context, address.thread_id, answer, upper)[1]
+        [] if answer is None else _page(context, thread, answer, upper)[1]
         for answer, (upper, _) in zip(answers, ranges, strict=True)
     ]
     return _sizes(above[0][0] if above and above[0] else None, here[0]) if here else {}
@@ -504,11 +510,9 @@ def latest_values(
             answers = yield Batch(
                 [Call(scripts.GET_CHANNEL, context.keyspace.keys(thread), arguments) for thread in batch]
             )
-            pairs = zip(batch, answers, strict=True)
             values = list[ChannelValue]()
-            for thread, answer in pairs:
-                decode = partial(_value, thread=thread, ns=ns, channel=channel, answer=answer)
-                if answer is not None and (value := (yield from with_key(context, thread, decode))) is not None:
+            for thread, answer in zip(batch, answers, strict=True):
+                if answer is not None and (value := (yield from _value(context, thread, ns, channel, answer))):
                     values.append(value)
             yield Page(values)
             length = 1 + sum(value.bytes for value in values)
@@ -519,8 +523,9 @@ def _given(thread_ids: Sequence[str]) -> Stream[str]:
     yield Page(thread_ids)
 
 
+@keyed()
 def _value(
-    context: Context, *, thread: str, ns: str, channel: str, answer: Sequence[Any]
+    context: Context, thread: str, ns: str, channel: str, answer: Sequence[Any]
 ) -> Operation[ChannelValue | None]:
     """Decode a reply. Returns None if the channel has no value and is no `DeltaChannel`."""
     with decoding("the newest value of channel {!r} of thread {!r}", channel, thread):

@@ -19,6 +19,7 @@ from redis_saver._engine.requests import Call, Command, Operation
 from redis_saver._storage import chunks, codec, header
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first, take, unpack
+from redis_saver._storage.keys import keyed
 from redis_saver.errors import KeyConflict, LimitExceeded, ThreadBusy, ThreadDamaged, decoding
 
 Severity: TypeAlias = Literal["error", "warning", "info"]
@@ -159,6 +160,7 @@ Compare: TypeAlias = Callable[[State, "Inventory", Findings], Generator[Any, Any
 """Compares the checkpoints of a thread with another saver. Returns the number of compared checkpoints."""
 
 
+@keyed()
 def check(
     context: Context, thread: str, *, values: bool, compare: Compare | None = None
 ) -> Generator[Any, Any, CheckReport]:

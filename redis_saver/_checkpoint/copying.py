@@ -20,7 +20,7 @@ from redis_saver._storage import chunks, codec, compression, header
 from redis_saver._storage.chunks import IN_CHUNKS, LIST, PLAIN, ZSTD
 from redis_saver._storage.context import Context, default_ttl
 from redis_saver._storage.framing import pack, take, unpack
-from redis_saver._storage.keys import FIELD
+from redis_saver._storage.keys import FIELD, keyed
 from redis_saver._storage.sealing import Cipher
 from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
 
@@ -31,6 +31,7 @@ Fields: TypeAlias = "dict[bytes, list[bytes] | None]"
 """Fields to copy, each with its members of the index. A field that may be missing has None instead."""
 
 
+@keyed()
 def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
     """Make the target a copy of the source as it is now."""
     if source != target:

@@ -19,6 +19,7 @@ from redis_saver._storage import chunks as chunked, codec, header as headers
 from redis_saver._storage.chunk_cache import ChannelKey, History, KnownPoint, Version, size_of
 from redis_saver._storage.context import Context, refresh_arguments
 from redis_saver._storage.framing import take
+from redis_saver._storage.keys import keyed
 from redis_saver._storage.sealing import Cipher
 from redis_saver.errors import DecodeError, decoding
 
@@ -276,6 +277,7 @@ def _basis(pages: Sequence[Basis]) -> Basis | None:
     return last._replace(unsure={channel for page in pages for channel in page.unsure})
 
 
+@keyed()
 def get_delta_channel_history(
     context: Context, requested: RunnableConfig, channels: Sequence[str]
 ) -> Operation[Mapping[str, DeltaChannelHistory]]:

@@ -24,11 +24,10 @@ from redis_saver._checkpoint.pruning import Pruned
 from redis_saver._checkpoint.threads import ThreadQuery, ThreadState
 from redis_saver._common import config as configs, keywords, names, ttl
 from redis_saver._common.ttl import TTL
-from redis_saver._engine.requests import Operation, T
+from redis_saver._engine.requests import T
 from redis_saver._engine.runner import Driver
 from redis_saver._engine.stats import Counting
 from redis_saver._storage.context import Context
-from redis_saver._storage.keys import with_key
 
 InfoT = TypeVar("InfoT")
 """A saver's description of a thread."""
@@ -40,30 +39,11 @@ Operates: TypeAlias = Callable[..., Generator[Any, Any, T]]
 
 def as_method(function: Callable[Concatenate[Any, P], OperationT]) -> Callable[Concatenate[Any, P], OperationT]:
     """Turn a function whose first argument is a saver's context into a method."""
+    plain = getattr(function, "__wrapped__", None)  # without `keyed`
 
     def method(saver: Interface[Any], /, *args: P.args, **kwargs: P.kwargs) -> OperationT:
-        return function(saver._context, *args, **kwargs)  # noqa: SLF001 - it is a method
-
-    return method
-
-
-def keyed(
-    function: Callable[Concatenate[Context, Any, P], Operation[T]], *, creates: bool = False
-) -> Callable[Concatenate[Any, Any, P], Operation[T]]:
-    """Do the same as `as_method`, with the data key of the thread that the method's first argument names."""
-
-    def method(
-        saver: Interface[Any], first: RunnableConfig | str, /, *args: P.args, **kwargs: P.kwargs
-    ) -> Operation[T]:
-        context, config = saver._context, None if isinstance(first, str) else first  # noqa: SLF001 - it is a method
-        if context.data_keys is None:
-            return function(context, first, *args, **kwargs)
-        thread = first if isinstance(first, str) else configs.thread_id(first)
-        operation = with_key(
-            context, thread, lambda of: function(of, first, *args, **kwargs), creates=creates, config=config
-        )
-        operation.__name__ = function.__name__  # type: ignore[attr-defined]  # its name in `stats()`
-        return operation
+        context = saver._context  # noqa: SLF001 - it is a method
+        return (plain if plain and context.data_keys is None else function)(context, *args, **kwargs)
 
     return method
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import operator
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ from redis_saver._engine.requests import Argument, Batch, Call, Command, Operati
 from redis_saver._engine.runner import Pump
 from redis_saver._storage import codec, header
 from redis_saver._storage.context import Context, refresh_arguments
-from redis_saver._storage.keys import stream_with_key, with_key
+from redis_saver._storage.keys import keyed
 from redis_saver.errors import decoding
 
 CHECKPOINTS_PER_PAGE = 50
@@ -60,8 +59,7 @@ def list_checkpoints(context: Context, asked: Query) -> Stream[CheckpointTuple]:
     if asked.config is None:
         yield from _all_threads(context, asked)
     else:
-        one = partial(_one_thread, asked=asked, requested=asked.config)
-        yield from stream_with_key(context, config.thread_id(asked.config), one)
+        yield from _one_thread(context, asked.config, asked)
 
 
 def bounds(ns: str | None, checkpoint_id: str | None, before: str | None) -> tuple[bytes, bytes]:
@@ -82,7 +80,8 @@ def bounds(ns: str | None, checkpoint_id: str | None, before: str | None) -> tup
     return b"(" + upper, b"[" + lower
 
 
-def _one_thread(context: Context, asked: Query, requested: RunnableConfig) -> Stream[CheckpointTuple]:
+@keyed()
+def _one_thread(context: Context, requested: RunnableConfig, asked: Query) -> Stream[CheckpointTuple]:
     thread, left = config.thread_id(requested), asked.limit
     upper, lower = bounds(config.namespace(requested), config.checkpoint_id(requested), asked.before)
     keys = context.keyspace.keys(thread)
@@ -94,7 +93,7 @@ def _one_thread(context: Context, asked: Query, requested: RunnableConfig) -> St
         following, chunks, stored = _page((yield Call(scripts.LIST, keys, arguments)), thread, upper)
         if asked.matches:
             chosen = [address for saved in stored if (address := _passes(context, asked.matches, thread, saved))]
-            yield from load(context, chosen[:left])
+            yield from load(context, thread, chosen[:left])
             count = len(chosen)
         else:
             yield Page(_tuples(context, thread, stored, chunks))
@@ -140,13 +139,12 @@ def _tuples(context: Context, thread: str, stored: Sequence[Any], flat: Sequence
     return [codec.decode_tuple(context, thread, saved, chunks) for saved in wanted]
 
 
-def load(context: Context, wanted: Sequence[config.Address]) -> Stream[CheckpointTuple]:
-    """Stream the checkpoints at these addresses of one thread, in this order, except missing ones."""
+def load(context: Context, thread: str, wanted: Sequence[config.Address]) -> Stream[CheckpointTuple]:
+    """Stream the checkpoints at these addresses of a thread, in this order, except missing ones."""
     while wanted:
         arguments: list[Argument] = [reading.BYTES_PER_PAGE]
         for _, ns, checkpoint_id in wanted:
             arguments += (names.component(ns), names.component(checkpoint_id or ""))
-        thread = wanted[0].thread_id
         answer = yield Call(scripts.GET_MANY, context.keyspace.keys(thread), arguments)
         with decoding("checkpoints of thread {!r}", thread):
             chunks, first, *others = answer
@@ -234,15 +232,17 @@ class _Newest:
         return bool(self.stored[-1][:2] > other.stored[-1][:2])
 
 
+@keyed()
 def _passing(
-    context: Context, *, matches: Predicate | None, thread: str, stored: Sequence[Any]
+    context: Context, thread: str, matches: Predicate | None, stored: Sequence[Any]
 ) -> Operation[config.Address | None]:
     return _passes(context, matches, thread, stored)
     yield  # makes it an operation
 
 
-def _loaded(context: Context, *, wanted: Sequence[config.Address]) -> Operation[list[CheckpointTuple]]:
-    return (yield from collect(load(context, wanted)))
+@keyed()
+def _loaded(context: Context, thread: str, wanted: Sequence[config.Address]) -> Operation[list[CheckpointTuple]]:
+    return (yield from collect(load(context, thread, wanted)))
 
 
 def _all_threads(context: Context, asked: Query) -> Stream[CheckpointTuple]:
@@ -268,8 +268,7 @@ def _all_threads(context: Context, asked: Query) -> Stream[CheckpointTuple]:
             if not heap or len(drawn) == left:
                 break
             newest = heap[0]
-            passes = partial(_passing, matches=asked.matches, thread=newest.thread, stored=newest.stored.pop())
-            if address := (yield from with_key(context, newest.thread, passes)):
+            if address := (yield from _passing(context, newest.thread, asked.matches, newest.stored.pop())):
                 drawn.append(address)
             if not newest.stored and newest.upper > b"(":
                 newest.fill((yield newest.request(context, lower, what)))
@@ -280,8 +279,7 @@ def _all_threads(context: Context, asked: Query) -> Stream[CheckpointTuple]:
         by_address: dict[config.Address, CheckpointTuple] = {}
         for thread in dict.fromkeys(address.thread_id for address in drawn):
             wanted = [address for address in drawn if address.thread_id == thread]
-            loaded = partial(_loaded, wanted=wanted)
-            for saved in (yield from with_key(context, thread, loaded)):
+            for saved in (yield from _loaded(context, thread, wanted)):
                 by_address[config.address(saved.config)] = saved
         yield Page([by_address[address] for address in drawn if address in by_address])
         if left is not None:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
@@ -32,7 +31,6 @@ from redis_saver._engine.replies import OwnershipReply
 from redis_saver._engine.requests import Call, Operation, Sleep
 from redis_saver._engine.runner import Driver
 from redis_saver._storage.context import Context
-from redis_saver._storage.keys import with_key
 from redis_saver.errors import NotOwner, RedisSaverError, decoding, not_owner, others_wait
 
 OnBusy: TypeAlias = Literal["raise", "wait", "take", "rollback"]
@@ -164,8 +162,7 @@ def take(context: Context, terms: Terms, nonce: str) -> Operation[Record]:
     record = yield from taken(context, terms, nonce)
     if run := to_roll_back(terms, record):
         writer = guards.writer_of(context, terms.thread, record.token)
-        remove = partial(pruning.remove_runs, thread=terms.thread, runs={names.run(run)}, writer=writer)
-        yield from with_key(context, terms.thread, remove)
+        yield from pruning.remove_runs(context, terms.thread, {names.run(run)}, writer)
     return record
 
 

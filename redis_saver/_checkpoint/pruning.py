@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from typing import NamedTuple
 
 from langgraph.checkpoint.base.id import UUID
@@ -24,7 +23,7 @@ from redis_saver._common.logs import ThrottledLog, log_text
 from redis_saver._engine.requests import Batch, Call, Command, Operation
 from redis_saver._storage import chunks, header
 from redis_saver._storage.context import Context
-from redis_saver._storage.keys import with_key
+from redis_saver._storage.keys import keyed
 from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
 
 NAMES_PER_STEP, WEIGHT_OF_HEADER = 500, 9
@@ -74,8 +73,7 @@ def prune(context: Context, thread_ids: Sequence[str], kept: Retention | None, d
                 total = added(total, counted)
         else:
             writer = guards.writer_of(context, thread)
-            pruned = partial(_prune_thread, thread=thread, kept=kept, writer=writer, dry_run=dry_run)
-            total = added(total, (yield from with_key(context, thread, pruned)))
+            total = added(total, (yield from _prune_thread(context, thread, kept, writer, dry_run=dry_run)))
     return total
 
 
@@ -119,8 +117,7 @@ def delete_for_runs(context: Context, run_ids: Sequence[str]) -> Operation[None]
     members = [names.run(run) for run in run_ids]
     threads, unread = yield from threads_with_runs(context, members)
     for thread in threads:
-        remove = partial(remove_runs, thread=thread, runs=set(members), writer=guards.writer_of(context, thread))
-        yield from with_key(context, thread, remove)
+        yield from remove_runs(context, thread, set(members), guards.writer_of(context, thread))
     for thread, text in unread.items():
         error = from_text(text.decode("utf-8", "backslashreplace"), context.keyspace.keys(thread))
         raise error or ThreadDamaged(f"thread {shown(thread)} cannot be read")
@@ -144,6 +141,7 @@ def threads_with_runs(context: Context, members: Sequence[bytes]) -> Operation[t
     return having, unread
 
 
+@keyed()
 def _prune_thread(
     context: Context, thread: str, kept: Retention, writer: bytes, *, dry_run: bool = False, limit: Limit | None = None
 ) -> Operation[Pruned]:
@@ -204,6 +202,7 @@ def _is_sweep_due(references: References, victims: set[CheckpointKey]) -> bool:
     return frees_names or references.strays >= enough
 
 
+@keyed()
 def remove_runs(context: Context, thread: str, runs: set[bytes], writer: bytes) -> Operation[None]:
     """Remove the checkpoints of some runs, named by their members of the index, in one thread."""
     for _ in range(ATTEMPTS):

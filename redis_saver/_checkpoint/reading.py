@@ -17,6 +17,7 @@ from redis_saver._storage import chunks as chunked, codec, header as headers
 from redis_saver._storage.chunk_cache import ChannelKey, KnownCheckpoint, Version
 from redis_saver._storage.chunks import DIGEST
 from redis_saver._storage.context import Context
+from redis_saver._storage.keys import keyed
 from redis_saver.errors import DecodeError, decoding
 
 MAX_TOLD = 100
@@ -47,6 +48,7 @@ class Reply(NamedTuple):
     fill: bytes
 
 
+@keyed()
 def get_tuple(context: Context, requested: RunnableConfig) -> Operation[CheckpointTuple | None]:
     """Read the newest checkpoint of a namespace, or the one that a config names."""
     address = config.address(requested)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from functools import partial
 
 from redis_saver._checkpoint import copying, listing
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import Operation
 from redis_saver._storage import rewrapping
 from redis_saver._storage.context import Context
-from redis_saver._storage.keys import made_at, with_key
+from redis_saver._storage.keys import keyed, made_at
 from redis_saver._storage.rewrapping import GONE, ROTATED, UNCHANGED, Holder, Rewrapping
 from redis_saver.encryption import KeyStatus, Rotated
 
@@ -30,7 +29,7 @@ def rotate_keys(context: Context, *, data: bool = False, before: datetime | None
     def reseal(holder: Holder, stored: bytes) -> Operation[str]:
         if made_at(stored) >= limit:
             return UNCHANGED
-        return (yield from with_key(context, holder.name, partial(_reseal, thread=holder.name)))
+        return (yield from _reseal(context, holder.name))
 
     threads = yield from _threads(context)
     return rewrapping.result(*(yield from rewrapping.each("thread", threads, reseal if data else rewrap)))
@@ -42,6 +41,7 @@ def _threads(context: Context) -> Operation[list[Holder]]:
     return [Holder(thread, (keys(thread).data_key, keys(thread).index_key)) for thread in threads]
 
 
+@keyed()
 def _reseal(context: Context, thread: str) -> Operation[str]:
     """Replace a thread by a copy under a new data key."""
     is_there = context.cipher is not None and (yield from copying.replace(context, thread, thread))

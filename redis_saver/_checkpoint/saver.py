@@ -14,7 +14,7 @@ from typing_extensions import Self, TypedDict, Unpack
 from redis_saver._checkpoint import auditing, checking, copying, delta, listing, pruning, reading, threads, writing
 from redis_saver._checkpoint.auditing import ChannelValue, VersionInfo, WriteInfo
 from redis_saver._checkpoint.checking import CheckReport
-from redis_saver._checkpoint.interface import Interface, as_method, keyed
+from redis_saver._checkpoint.interface import Interface, as_method
 from redis_saver._checkpoint.ownership import take
 from redis_saver._checkpoint.rotating import key_status, rotate_keys
 from redis_saver._checkpoint.threads import ThreadInfo
@@ -34,7 +34,7 @@ from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
 from redis_saver._storage.compression import Compression
 from redis_saver._storage.context import Context
 from redis_saver._storage.encryption import guarded, replaced, unguarded
-from redis_saver._storage.keys import DataKeys, stream_with_key, with_key
+from redis_saver._storage.keys import DataKeys
 from redis_saver.encryption import Encryption, KeyStatus, Rotated
 
 OwnershipRule: TypeAlias = Literal["optional", "required"]
@@ -195,13 +195,13 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
 
     # -- operations, as `Interface` calls them
 
-    _get_tuple_gen = keyed(reading.get_tuple)
-    _put_gen = keyed(writing.put, creates=True)
-    _put_writes_gen = keyed(writing.put_writes, creates=True)
-    _get_delta_channel_history_gen = keyed(delta.get_delta_channel_history)
+    _get_tuple_gen = as_method(reading.get_tuple)
+    _put_gen = as_method(writing.put)
+    _put_writes_gen = as_method(writing.put_writes)
+    _get_delta_channel_history_gen = as_method(delta.get_delta_channel_history)
     _delete_thread_gen = as_method(threads.delete_thread)
     _delete_for_runs_gen = as_method(pruning.delete_for_runs)
-    _copy_thread_gen = keyed(copying.copy_thread)
+    _copy_thread_gen = as_method(copying.copy_thread)
     _prune_gen = as_method(pruning.prune)
     _stream_threads_gen = as_method(threads.stream_threads)
     _get_thread_gen = as_method(threads.get_thread)
@@ -267,8 +267,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
 
     def _writes(self, thread_id: str, ns: str | None) -> Generator[Any, Any, None]:
         ns = None if ns is None else configs.name(ns, "checkpoint_ns")
-        thread = configs.name(thread_id, "thread_id")
-        return stream_with_key(self._context, thread, lambda context: auditing.writes(context, thread, ns))
+        return auditing.writes(self._context, configs.name(thread_id, "thread_id"), ns)
 
     @keywords.checked
     def channel_history(self, thread_id: str, channel: str, *, checkpoint_ns: str = "") -> Iterator[VersionInfo]:
@@ -293,11 +292,8 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         return self._astream(self._history(thread_id, channel, checkpoint_ns), "channel_history")
 
     def _history(self, thread_id: str, channel: str, ns: str) -> Generator[Any, Any, None]:
-        names, thread = (
-            (configs.name(channel, "channel"), configs.name(ns, "checkpoint_ns")),
-            configs.name(thread_id, "thread_id"),
-        )
-        return stream_with_key(self._context, thread, lambda context: auditing.channel_history(context, thread, *names))
+        names = configs.name(channel, "channel"), configs.name(ns, "checkpoint_ns")
+        return auditing.channel_history(self._context, configs.name(thread_id, "thread_id"), *names)
 
     @keywords.checked
     def latest_values(
@@ -379,8 +375,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         return await self._arun(self._check(thread_id, values=values), "check")
 
     def _check(self, thread_id: str, *, values: bool) -> Generator[Any, Any, CheckReport]:
-        thread = configs.name(thread_id, "thread_id")
-        return with_key(self._context, thread, lambda context: checking.check(context, thread, values=values))
+        return checking.check(self._context, configs.name(thread_id, "thread_id"), values=values)
 
     def key_status(self) -> KeyStatus:
         """Count the threads that each key of `encryption` still protects. No key is needed.
@@ -405,8 +400,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
 
         With `data=True`, after a data key was stolen, each thread is encrypted again under a new data key, and replaced
         in one step. It keeps its deadline, its settings and its owner. Another process that uses the thread meanwhile
-        reads its new data key and goes on, except that an iterator such as `list` may raise `DecodeError`. Copies no
-        longer share the thread's data key.
+        reads its new data key and goes on, except that an iterator such as `list` may raise `DecodeError`.
 
         Cost: that of `key_status`, and two questions to the provider and a round trip for each thread to rotate. With
         `data=True`, each thread is read and written once, in pages.

@@ -42,6 +42,7 @@ from redis_saver._storage.chunks import LIST, ZSTD, Stored
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import pack, unpack
 from redis_saver._storage.header import EMPTIED, NEW, UNCHANGED, VersionTable, version_table
+from redis_saver._storage.keys import keyed
 from redis_saver.errors import decoding
 
 _LOG = ThrottledLog("redis_saver.checkpoint")
@@ -50,6 +51,7 @@ _NO_LIMIT = b"-"
 _NEW, _UNCHANGED, _EMPTIED = NEW[0], UNCHANGED[0], EMPTIED[0]
 
 
+@keyed(creates=True)
 def put(
     context: Context,
     config: RunnableConfig,
@@ -329,6 +331,7 @@ def check_names(context: Context, address: Address, name: str, what: str) -> Non
         limits.check_name(context.limits, name, what)
 
 
+@keyed(creates=True)
 def put_writes(
     context: Context, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
 ) -> Operation[None]:

@@ -19,11 +19,10 @@ from redis_saver._checkpoint.threads import ThreadInfo, ThreadQuery
 from redis_saver._common import config as configs, names, postgres, times
 from redis_saver._common.config import Address
 from redis_saver._common.display import kind_of, printable, shown
-from redis_saver._engine.requests import Argument, Command, Operation, Page, Stream, T
+from redis_saver._engine.requests import Argument, Command, Operation, Page
 from redis_saver._engine.runner import Pump
 from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.context import Context
-from redis_saver._storage.keys import stream_with_key, with_key
 from redis_saver._tiered.requests import ColdCall, Tiered, with_own_errors
 from redis_saver._tiered.saver import TwoTiers, driver_over, tiers_of
 from redis_saver._tiered.thread_info import threads_of, tiered_threads
@@ -114,7 +113,7 @@ class Source:
         The cold saver also reads their values.
         """
         if not cold:
-            stream = self._stream(thread, lambda context: auditing.entries(context, thread, ns, before))
+            stream = self._stream(auditing.entries(self._context, thread, ns, before))
             return list(islice(stream, limit))
         config: Any = {"configurable": {"thread_id": thread, **({} if ns is None else {"checkpoint_ns": ns})}}
         options = {"limit": limit, "before": configs.to_config(thread, ns or "", before) if before else None}
@@ -122,26 +121,23 @@ class Source:
 
     def sizes(self, address: Address, parent: Address | None) -> Mapping[str, Size]:
         """Return the sizes of a checkpoint's values in Redis, and what it shares with its parent. One round trip."""
-        return self._run(address.thread_id, lambda context: auditing.sizes(context, address, parent))
+        return driver_of(self._hot).run(auditing.sizes(self._context, address.thread_id, address, parent))
 
     def costs(self, thread: str, is_over: Callable[[], bool]) -> Iterator[tuple[Entry, Mapping[str, Size]]]:
         """Iterate over the checkpoints of a thread in Redis, newest first, with the sizes of their values."""
-        return self._stream(thread, lambda context: _until(is_over, auditing.costs(context, thread)))
+        return self._stream(_until(is_over, auditing.costs(self._context, thread)))
 
     def history(self, thread: str, channel: str, ns: str, limit: int) -> list[VersionInfo]:
         """Return the newest versions of a channel in Redis."""
-        stream = self._stream(thread, lambda context: auditing.channel_history(context, thread, channel, ns))
+        stream = self._stream(auditing.channel_history(self._context, thread, channel, ns))
         return list(islice(stream, limit))
 
     def writes(self, thread: str, ns: str | None, limit: int) -> list[WriteInfo]:
         """Return the newest writes of a thread in Redis."""
-        return list(islice(self._stream(thread, lambda context: auditing.writes(context, thread, ns)), limit))
+        return list(islice(self._stream(auditing.writes(self._context, thread, ns)), limit))
 
-    def _run(self, thread: str, make: Callable[[Context], Operation[T]]) -> T:
-        return driver_of(self._hot).run(with_key(self._context, thread, make))
-
-    def _stream(self, thread: str, make: Callable[[Context], Stream[T]]) -> Iterator[T]:
-        return driver_of(self._hot).stream(stream_with_key(self._context, thread, make))
+    def _stream(self, stream: Generator[Any, Any, None]) -> Iterator[Any]:
+        return driver_of(self._hot).stream(stream)
 
     # -- checkpoints
 
@@ -150,13 +146,13 @@ class Source:
         if not channels:
             return {}
         config = configs.to_config(address.thread_id, address.checkpoint_ns, address.checkpoint_id or "")
-        read, wanted = delta.get_delta_channel_history, list(channels)[:MAX_CHANNELS]
-        return self._run(address.thread_id, lambda context: read(context, config, wanted))
+        wanted = list(channels)[:MAX_CHANNELS]
+        return driver_of(self._hot).run(delta.get_delta_channel_history(self._context, config, wanted))
 
     def find(self, address: Address) -> CheckpointTuple | None:
         """Read a checkpoint from Redis, else from the cold saver. Without an id, read the newest of the namespace."""
         config: Any = configs.to_config(address.thread_id, address.checkpoint_ns, address.checkpoint_id or "")
-        in_redis = self._run(address.thread_id, lambda context: reading.get_tuple(context, config))
+        in_redis = driver_of(self._hot).run(reading.get_tuple(self._context, config))
         if self.tiers is None or (in_redis is not None and address.checkpoint_id):
             return in_redis
         if in_redis is None and self.saver.get_thread(address.thread_id) is None:

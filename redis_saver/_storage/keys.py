@@ -1,29 +1,35 @@
-"""Data keys. An operation loads or makes the key of its thread, and the process keeps it for a while.
+"""Providers of keys, and data keys. An operation loads or makes the key of its thread, and the process keeps it for a while.
 
 A partition of a store, and a cache, have data keys in the same form.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 
-from redis_saver._common import names
+from redis_saver._common import config as configs, names
 from redis_saver._common.bounded_cache import BoundedCache
-from redis_saver._engine.requests import Ask, Command, Operation, Page, Stream, T
+from redis_saver._common.display import kind_of
+from redis_saver._engine.requests import Ask, Command, Operation, Page, R, Request, T
 from redis_saver._engine.runner import Pump
 from redis_saver._storage.framing import pack, unpack
 from redis_saver._storage.sealing import ID, Cipher
-from redis_saver.encryption import Encryption, KeyContext, WrappedKey
 from redis_saver.errors import DecodeError, KeyMismatch, decoding
 
 if TYPE_CHECKING:
     from redis_saver._storage.context import Context
 
+P = ParamSpec("P")
+ThreadT = TypeVar("ThreadT", str, RunnableConfig)
+CACHE_SECONDS = 300.0
 MAX_KEYS = 10_000
 """Maximum number of data keys that a process keeps."""
 ATTEMPTS = 3
@@ -33,6 +39,104 @@ FIELD = b"@key"
 was asked for, and a seal of that name. The id begins with the time in milliseconds when the data key was made."""
 _TIME = 6
 """Size of that time in bytes."""
+
+
+class KeyContext(NamedTuple):
+    """The owner of a data key. A provider binds the wrapped key to it."""
+
+    prefix: str
+    """The prefix of all keys in Redis."""
+    kind: str
+    """`thread`, `store` or `cache`."""
+    name: str
+    """The thread, the partition of the store, or empty for a cache."""
+
+    def as_dict(self) -> dict[str, str]:
+        """Return it as the encryption context of AWS KMS and others."""
+        return {f"redis_saver.{field}": part for field, part in zip(self._fields, self, strict=True)}
+
+    def as_bytes(self) -> bytes:
+        """Return it as associated data. Each part has its length before it, so no two contexts are the same bytes."""
+        return pack([part.encode("utf-8", "surrogatepass") for part in self])
+
+
+class WrappedKey(NamedTuple):
+    """A data key as it is stored."""
+
+    key_id: str
+    """The key that wrapped it."""
+    data: bytes
+    """The provider's answer."""
+
+
+class KeyProvider(ABC):
+    """Wraps and unwraps data keys: `Keyset`, or a class of yours over a KMS or Vault.
+
+    A saver asks once for each thread and process, and again after `cache_seconds`. It never asks for each value. The
+    asyncio forms run `wrap` and `unwrap` in worker threads, unless a subclass overrides them.
+    """
+
+    @abstractmethod
+    def wrap(self, data_key: bytes, context: KeyContext, name: str | None) -> WrappedKey:
+        """Wrap a new data key of 32 bytes.
+
+        Args:
+            data_key: The data key.
+            context: The thread. `unwrap` gets the same.
+            name: The name that `key_for` returned, such as a tenant's. None: the primary key.
+
+        Raises:
+            KeyUnavailable: There is no such key.
+        """
+
+    @abstractmethod
+    def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
+        """Return the data key.
+
+        Raises:
+            KeyUnavailable: The key that wrapped it was destroyed, or is not there.
+            ValueError: The wrapped key was changed, or belongs to another thread.
+        """
+
+    async def awrap(self, data_key: bytes, context: KeyContext, name: str | None) -> WrappedKey:
+        """`wrap` for asyncio."""
+        return await asyncio.to_thread(self.wrap, data_key, context, name)
+
+    async def aunwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
+        """`unwrap` for asyncio."""
+        return await asyncio.to_thread(self.unwrap, wrapped, context)
+
+
+class Encryption:
+    """The setting `encryption` of a saver or store."""
+
+    def __init__(
+        self,
+        keys: KeyProvider,
+        *,
+        key_for: Callable[[str, RunnableConfig | None], str | None] | None = None,
+        cache_seconds: float = CACHE_SECONDS,
+    ) -> None:
+        """Use a provider of keys.
+
+        Args:
+            keys: A `Keyset`, or a `KeyProvider` of yours.
+            key_for: Returns the name of the key for a new thread, such as its tenant's, from the thread's id and
+                LangGraph's config. The config is None in `copy_thread` and `rotate_keys`. If it then returns None, the
+                name stays. A store passes the name of a new partition, and None. That name is the first two labels of
+                its namespaces, joined by `/`, such as `memories/user-1`. In a label, `%`, `{`, `}` and `/` are
+                percent-encoded. Caches always use the primary key.
+            cache_seconds: Time for which a process keeps an unwrapped data key. After it, a destroyed key is noticed.
+
+        Raises:
+            TypeError, ValueError: An argument is invalid.
+        """
+        if not isinstance(keys, KeyProvider):
+            raise TypeError(f"Encryption: keys is {kind_of(keys)}; write a Keyset or another KeyProvider")
+        configs.number("cache_seconds", cache_seconds, 0)
+        self.keys: KeyProvider = keys
+        self.key_for: Callable[[str, RunnableConfig | None], str | None] | None = key_for
+        self.cache_seconds: float = cache_seconds
 
 
 class DataKeys:
@@ -185,16 +289,16 @@ def made_at(stored: bytes) -> float:
 def with_key(
     context: Context,
     thread: str,
-    make: Callable[[Context], Operation[T]],
+    make: Callable[[Context], Generator[R, Any, T]],
     *,
     creates: bool = False,
     config: RunnableConfig | None = None,
     key: bytes = b"",
-) -> Operation[T]:
+) -> Generator[R | Request, Any, T]:
     """Run an operation on a thread with the thread's cipher in its context. Without `encryption=`, just run it.
 
     If another process has replaced the thread, this process finds that its data key is another one, and runs the
-    operation again.
+    operation again, unless that has already streamed a page.
 
     Args:
         context: The saver, or the settings of a store.
@@ -206,43 +310,51 @@ def with_key(
     """
     if (data_keys := context.data_keys) is None:
         return (yield from make(context))
-    key, attempts = key or context.keyspace.keys(thread).data_key, ATTEMPTS
+    key, attempts, is_streaming = key or context.keyspace.keys(thread).data_key, ATTEMPTS, False
     cipher = yield from data_keys.load(thread, key)
     while True:
         if cipher is None and creates:
             cipher = yield from data_keys.make(thread, config)
-        try:
-            result = yield from make(context.with_cipher(cipher))
-        except (KeyMismatch, DecodeError):
-            attempts -= 1
-            failed, cipher = cipher, (yield from data_keys.load(thread, key, cipher))
-            if not attempts or cipher is failed:
-                raise
-            context.chunk_cache.forget(key)
-        else:
-            return result
-
-
-def stream_with_key(context: Context, thread: str, make: Callable[[Context], Stream[T]]) -> Stream[T]:
-    """Stream as `with_key` runs. After the first page nothing is streamed again."""
-    if (data_keys := context.data_keys) is None:
-        yield from make(context)
-        return
-    key, is_first = context.keyspace.keys(thread).data_key, True
-    cipher = yield from data_keys.load(thread, key)
-    while True:
         pump = Pump(make(context.with_cipher(cipher)))
         try:
             for request in pump:
+                is_streaming = is_streaming or isinstance(request, Page)
                 with pump:
-                    is_first = is_first and not isinstance(request, Page)
                     pump.reply = yield request
-        except DecodeError:
-            replaced = yield from data_keys.load(thread, key, cipher)
-            if not is_first or cipher is replaced:
+        except (KeyMismatch, DecodeError):
+            attempts -= 1
+            failed, cipher = cipher, (yield from data_keys.load(thread, key, cipher))
+            if not attempts or is_streaming or cipher is failed:
                 raise
-            cipher = replaced
+            context.chunk_cache.forget(key)
         else:
-            return
+            return pump.result
         finally:
             pump.close()
+
+
+def keyed(
+    *, creates: bool = False
+) -> Callable[
+    [Callable[Concatenate[Context, ThreadT, P], Generator[R, Any, T]]],
+    Callable[Concatenate[Context, ThreadT, P], Generator[R | Request, Any, T]],
+]:
+    """Decorate an operation whose second argument is a thread, or a config of one. It runs as by `with_key`."""
+
+    def decorate(
+        function: Callable[Concatenate[Context, ThreadT, P], Generator[R, Any, T]],
+    ) -> Callable[Concatenate[Context, ThreadT, P], Generator[R | Request, Any, T]]:
+        @wraps(function)
+        def operation(
+            context: Context, on: ThreadT, /, *args: P.args, **kwargs: P.kwargs
+        ) -> Generator[R | Request, Any, T]:
+            if context.data_keys is None or context.cipher is not None:
+                return function(context, on, *args, **kwargs)
+            thread, config = (on, None) if isinstance(on, str) else (configs.thread_id(on), on)
+            return with_key(
+                context, thread, lambda of: function(of, on, *args, **kwargs), creates=creates, config=config
+            )
+
+        return operation
+
+    return decorate

@@ -17,8 +17,6 @@ Not detected:
 - What a place had earlier opens there again: a checkpoint that was put again, a special write. With the whole thread,
   or with its `@state` and index alone, that is a rollback. The short answer of `lua/checkpoint/get.lua` depends only on
   these, and the values come from this process's memory, so it hides newer checkpoints and shows nothing else.
-- A copy has the data key of its source, and values are bound to their version. So the two may be exchanged between both
-  threads if a version is not unique. Those of our savers and of LangGraph's have a random part.
 - Limits, TTLs, counters, times in `threads()` and the members of the index are in the open.
 
 A checkpoint whose value another checkpoint has emptied in the same version cannot be told from damage, so it raises.
@@ -83,7 +81,7 @@ class Cipher:
         Args:
             argument: The data key's id, and the wrapped key, as `lua/checkpoint/put.lua` takes it.
             data_key: The data key.
-            thread: The thread. A copy has the same data key, but no header and no pending write of its source opens.
+            thread: The thread.
             until: Time (`time.monotonic`) until which the data key may be used.
         """
         self.argument: bytes = argument

@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "_engine": set[str](),
     "_client": {"_engine"},
     "_serde": set[str](),
-    "_storage": {"_serde"},
+    "_storage": {"_engine", "_serde"},
     "_cache": {"_engine", "_storage", "encryption"},
     "_checkpoint": {"_engine", "_storage", "encryption"},
     "_store": {"_engine", "_storage", "encryption"},
@@ -59,8 +59,6 @@ JOINTS = {
     "_tiered_store": {"store"},
 }
 """Modules that join operations with a client, or a value with its bytes. They may also import `client` and `serde`."""
-OF_KEYS = dict.fromkeys(("_storage.keys", "_storage.rewrapping"), {"_engine", "encryption"})
-"""They ask the provider of keys, which knows the data keys of `_storage`."""
 
 
 def modules() -> dict[str, Path]:
@@ -90,7 +88,6 @@ def test_imports_go_one_way() -> None:
         allowed = LEAVES | {package} | MAY_IMPORT.get(package, set())
         if name in JOINTS.get(package, ()):
             allowed |= {"_client", "_serde"}
-        allowed |= OF_KEYS.get(module, set())
         wrong += [f"{module} -> {other}" for other in imported(path, known) if other.partition(".")[0] not in allowed]
     assert not wrong, "\n".join(wrong)
 
