@@ -79,16 +79,16 @@ def writer_of(context: Context, thread: str, token: str = "", *, deletes: bool =
     return b" " if deletes else ANYBODY
 
 
-def writer_of_put(
+def with_parent(
+    writer: bytes,
     context: Context,
     address: Address,
     settings: ThreadSettings,
     checkpoint: Checkpoint,
     metadata: CheckpointMetadata,
 ) -> bytes:
-    """Return the writer of a checkpoint, with the parent if that must be the newest (`on_fork="raise"`)."""
-    writer = writer_of(context, address.thread_id, settings.owner)
-    if not context.refuses_forks or metadata.get("source") in _ON_PURPOSE:
+    """Return the writer of a checkpoint for `on_fork="raise"`: with the parent, if that must be the newest."""
+    if metadata.get("source") in _ON_PURPOSE:
         return writer
     if not settings.is_newest and not _is_loop(context, address, metadata):
         return writer
@@ -98,7 +98,7 @@ def writer_of_put(
 
 def remember_loop(context: Context, address: Address, checkpoint: Checkpoint, metadata: CheckpointMetadata) -> None:
     """Remember a checkpoint of a loop that began on an empty namespace, once it is stored."""
-    if context.refuses_forks and _is_loop(context, address, metadata):
+    if _is_loop(context, address, metadata):
         key = context.keyspace, address.thread_id, address.checkpoint_ns
         _begun.store(key, checkpoint["id"], len(address.thread_id) + len(address.checkpoint_ns))
 

@@ -162,7 +162,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         self._counting = Counting()
         self._refuses_forks = on_fork == "raise"
         self._context = Context(
-            serde=guarded(serializer, None if encryption else require_encryption),
+            serde=guarded(serializer, False if encryption else require_encryption),
             keyspace=keyspace,
             expiry=ttls.parse(ttl),
             compression=compressions.check(compression, type(self)),

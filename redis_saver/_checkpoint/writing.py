@@ -17,7 +17,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.types import TASKS
 
 from redis_saver._checkpoint import scripts
-from redis_saver._checkpoint.guards import GuardedScript, remember_loop, writer_of, writer_of_put
+from redis_saver._checkpoint.guards import GuardedScript, remember_loop, with_parent, writer_of
 from redis_saver._checkpoint.pruning import Limit, trim
 from redis_saver._common import config as configs, limits, names
 from redis_saver._common.config import NO_SETTINGS, Address, ThreadSettings
@@ -61,7 +61,9 @@ def put(
 ) -> Operation[RunnableConfig]:
     """Store a checkpoint."""
     address, settings = configs.address_and_settings(config)
-    writer = writer_of_put(context, address, settings, checkpoint, metadata)
+    writer = writer_of(context, address.thread_id, settings.owner)
+    if context.refuses_forks:
+        writer = with_parent(writer, context, address, settings, checkpoint, metadata)
     by = GuardedScript(scripts.PUT, context.keyspace.keys(address.thread_id), writer)
     yield from store(context, address, settings, config, checkpoint, metadata, new_versions, by)
     if context.refuses_forks:
@@ -222,7 +224,12 @@ def encoded(  # noqa: PLR0912, PLR0915 - one path, read from top to bottom
     for _, field in sent:
         of_checkpoint[field] = stored_values[field]
 
-    merged, run = _metadata(context, config, metadata)
+    merged, run = get_checkpoint_metadata(config, metadata), b""
+    for ours in configs.OURS:
+        merged.pop(ours, None)  # type: ignore[misc]  # LangGraph merges all strings of `configurable`
+    if (run_id := merged.get("run_id")) is not None:
+        run = names.run(str(run_id))
+        limits.check_names(context.limits, [run], "a run")
     entries = pack([field[len(prefix) :] for field in retained.values()]) if retained else b""
     header = headers.encode(context, address.checkpoint_id, run, checkpoint, merged, table, entries)
     member, by_age = names.checkpoint(ns, checkpoint_id), names.by_age(ns, checkpoint_id) if ns else b""
@@ -245,20 +252,6 @@ def encoded(  # noqa: PLR0912, PLR0915 - one path, read from top to bottom
         key, *stored_values, *chunks, *emptied, *contents, *packed,
     ]  # fmt: skip
     return Encoded(arguments, seen, KnownCheckpoint(member, header, table.names_chunk, of_checkpoint))
-
-
-def _metadata(
-    context: Context, config: RunnableConfig, metadata: CheckpointMetadata
-) -> tuple[CheckpointMetadata, bytes]:
-    """Return the metadata to store, and the run's member of the index, which is empty without a run."""
-    merged = get_checkpoint_metadata(config, metadata)
-    for key in configs.OURS:
-        merged.pop(key, None)  # type: ignore[misc]  # LangGraph merges all strings of `configurable`
-    if (run_id := merged.get("run_id")) is None:
-        return merged, b""
-    run = names.run(str(run_id))
-    limits.check_names(context.limits, [run], "a run")
-    return merged, run
 
 
 def _likely_new(stored: Stored) -> list[bytes]:

@@ -17,7 +17,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
 
 from redis_saver._checkpoint import writing
-from redis_saver._checkpoint.guards import ANYBODY, GuardedScript, remember_loop, writer_of, writer_of_put
+from redis_saver._checkpoint.guards import ANYBODY, GuardedScript, remember_loop, with_parent, writer_of
 from redis_saver._common import config as configs, names
 from redis_saver._common.config import Address
 from redis_saver._engine.requests import Operation
@@ -47,7 +47,9 @@ def put(
     """Store a checkpoint."""
     address, settings = configs.address_and_settings(config)
     hot, (thread, ns, parent_id) = tiers.hot, address
-    writer = writer_of_put(hot, address, settings, checkpoint, metadata)
+    writer = writer_of(hot, thread, settings.owner)
+    if hot.refuses_forks:
+        writer = with_parent(writer, hot, address, settings, checkpoint, metadata)
     stored = configs.to_config(thread, ns, checkpoint["id"])
     parent = names.checkpoint(ns, parent_id) if parent_id else b""
     store = _keyed(hot, config, writing.store, address, settings, config, checkpoint, metadata, new_versions)
