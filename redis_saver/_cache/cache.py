@@ -358,7 +358,8 @@ class Cache(Rotates, BaseCache[ValueT], Generic[ClientT, ValueT]):
         other = copy.copy(self)
         other.serde = serde
         keyspace = CacheKeyspace(self._context.keyspace.prefix, room)
-        other._context = self._context._replace(keyspace=keyspace, serde=replaced(self._context.serde, serde))  # noqa: SLF001
+        serde = replaced(self._context.serde, serde)
+        other._context = self._context._replace(keyspace=keyspace, serde=serde)  # noqa: SLF001
         return other
 
 

@@ -156,7 +156,7 @@ class State(NamedTuple):
 
 
 _TYPES_OF_STATE = [bytes, *[int] * 7, list, *[bytes] * 4]
-Compare: TypeAlias = Callable[[State, "Inventory", Findings], Generator[Any, Any, int]]
+Compare: TypeAlias = Callable[[Context, str, State, "Inventory", Findings], Generator[Any, Any, int]]
 """Compares the checkpoints of a thread with another saver. Returns the number of compared checkpoints."""
 
 
@@ -189,7 +189,7 @@ def check(
         inventory = Inventory(context, thread, findings, values=values)
         yield from inventory.take()
         yield from inventory.compare(before.counters)
-        compared = (yield from compare(before, inventory, findings)) if compare else 0
+        compared = (yield from compare(context, thread, before, inventory, findings)) if compare else 0
         try:
             after = yield from _state(context, thread)
         except (ThreadDamaged, KeyConflict):

@@ -150,7 +150,7 @@ def _stage(
 
 
 class _Conversion:
-    """Converts the fields of a thread for its copy. With encryption, chunks get other names, for lists and roots, too."""
+    """Converts the fields of a thread for its copy. With encryption, chunks get other names in it."""
 
     def __init__(
         self, context: Context, source: str, target: str, sealing: Cipher | None, lists: Mapping[bytes, bytes]

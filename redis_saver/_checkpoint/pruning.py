@@ -224,6 +224,7 @@ class Removal(NamedTuple):
     """Chunks that nothing uses once these are removed, and possibly `@gc_roots`."""
 
 
+@keyed()
 def removal_of_runs(context: Context, thread: str, runs: set[bytes]) -> Operation[Removal]:
     """Plan the removal of the checkpoints of some runs. The plan is empty if the thread does not exist."""
     references = yield from retention.read_references(context, thread)

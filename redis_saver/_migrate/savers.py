@@ -11,7 +11,6 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -40,7 +39,7 @@ from redis_saver._migrate.foreign import ForeignSource, RedisDocuments, ValkeySt
 from redis_saver._storage import codec
 from redis_saver._storage.chunks import Write
 from redis_saver._storage.context import Context
-from redis_saver._storage.keys import with_key
+from redis_saver._storage.keys import keyed
 from redis_saver.errors import EndpointError, ThreadMigrationError
 
 _OUR_DATA = re.compile(rb"([^{}]+):\{[^{}]*\}:data", re.DOTALL)
@@ -161,15 +160,16 @@ class OurEndpoint(SaverEndpoint):
         return driver_of(self.saver).stream(listing.scan_threads(self._context))
 
     def _outline(self, thread: str) -> ThreadOutline:
-        return driver_of(self.saver).run(with_key(self._context, thread, partial(_survey, thread=thread)))
+        return driver_of(self.saver).run(_survey(self._context, thread))
 
     def _record(self, thread: str, key: CheckpointKey, entry: Entry) -> Record | None:
-        read = partial(_read_writes, thread=thread, key=key, tasks=list(entry.tasks))
-        writes = driver_of(self.saver).run(with_key(self._context, thread, read)) if entry.tasks else {}
+        read = _read_writes(self._context, thread, key, list(entry.tasks))
+        writes = driver_of(self.saver).run(read) if entry.tasks else {}
         tasks = {task: TaskInfo(write.task_path) for task, write in writes.items()}
         return super()._record(thread, key, Entry(entry.parent, tasks))
 
 
+@keyed()
 def _survey(context: Context, thread: str) -> Operation[ThreadOutline]:
     """Read the outline of a thread. Of its pending writes, only the special ones are read."""
     references = yield from read_references(context, thread)
@@ -192,6 +192,7 @@ def _survey(context: Context, thread: str) -> Operation[ThreadOutline]:
     return {key: Entry(links.parent or None, tasks.get(key, {})) for key, links in references.checkpoints.items()}
 
 
+@keyed()
 def _read_writes(
     context: Context, thread: str, key: CheckpointKey, tasks: Sequence[Task]
 ) -> Operation[dict[Task, Write]]:

@@ -27,7 +27,7 @@ from redis_saver._engine.requests import Call, Command, Operation
 from redis_saver._storage import codec
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import unpack
-from redis_saver._storage.keys import with_key
+from redis_saver._storage.keys import keyed
 from redis_saver._tiered import scripts
 from redis_saver._tiered.backlog import BacklogCount, Counts, FlushQueue
 from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, attempt
@@ -208,12 +208,9 @@ def for_cold(config: RunnableConfig, *, ns: bool = True) -> RunnableConfig:
     return converted
 
 
+@keyed()
 def task_paths_in_hot(hot: Context, thread: str, checkpoints: Iterable[CheckpointTuple]) -> Operation[TaskPaths]:
     """Read from hot the known paths of tasks with pending writes."""
-    return with_key(hot, thread, lambda of: _task_paths(of, thread, checkpoints))
-
-
-def _task_paths(hot: Context, thread: str, checkpoints: Iterable[CheckpointTuple]) -> Operation[TaskPaths]:
     data, paths = hot.keyspace.keys(thread).data_key, dict[tuple[str, str, str], str]()
     filled = yield Command(("HGET", data, "@no_task_path"))
     with decoding("the task paths of thread {!r} in hot", thread):

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from langgraph.checkpoint.base import CheckpointTuple, get_serializable_checkpoint_metadata
@@ -22,7 +21,6 @@ from redis_saver._common import config, names
 from redis_saver._engine.requests import Batch, Call, Command, Operation, Page, Stream
 from redis_saver._storage import codec
 from redis_saver._storage.context import Context
-from redis_saver._storage.keys import with_key
 from redis_saver._tiered.context import Tiers, newest_of
 from redis_saver._tiered.postgres import info_of
 from redis_saver._tiered.requests import ColdCall, Tiered, TieredStream
@@ -276,11 +274,7 @@ def check(tiers: Tiers, thread: str, *, values: bool) -> Tiered[CheckReport]:
         ThreadNotFound: Hot does not have the thread.
         ThreadBusy: Several attempts each found a problem, but the thread was written during each of them.
     """
-
-    def keyed(hot: Context) -> Operation[CheckReport]:
-        return checking.check(hot, thread, values=values, compare=partial(_compare, hot, thread))
-
-    return (yield from with_key(tiers.hot, thread, keyed))
+    return (yield from checking.check(tiers.hot, thread, values=values, compare=_compare))
 
 
 def _compare(hot: Context, thread: str, now: State, held: Inventory, findings: Findings) -> Tiered[int]:

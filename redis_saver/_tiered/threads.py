@@ -17,7 +17,6 @@ from redis_saver._common import config, names
 from redis_saver._common.display import shown
 from redis_saver._engine.replies import RollBackReply
 from redis_saver._engine.requests import Command, Operation, Sleep
-from redis_saver._storage.keys import with_key
 from redis_saver._tiered import context, intents, postgres as statements, scripts
 from redis_saver._tiered.context import Tiers, calls_for, task_paths_in_hot
 from redis_saver._tiered.flushing import busy, flush_now, put_tombstone, until_busy
@@ -234,9 +233,7 @@ def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[
     keys, deadline, repairs, asked = tiers.hot.keyspace.tier_keys(thread), until_busy(), 0, False
     while True:
         try:
-            removal = yield from with_key(
-                tiers.hot, thread, lambda hot: pruning.removal_of_runs(hot, thread, {names.run(run_id)})
-            )
+            removal = yield from pruning.removal_of_runs(tiers.hot, thread, {names.run(run_id)})
         except ThreadDamaged as damage:
             if repairs == intents.REPAIRS:
                 raise
