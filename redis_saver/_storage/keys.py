@@ -1,6 +1,7 @@
 """Providers of keys, and data keys.
 
-An operation loads or makes the data key of its thread, and the process keeps it for a while. A partition of a store, and a cache, have data keys in the same form.
+An operation loads or makes the data key of its thread, and the process keeps it for a while. A partition of a store,
+and a cache, have data keys in the same form.
 """
 
 from __future__ import annotations
