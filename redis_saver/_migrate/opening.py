@@ -199,7 +199,7 @@ def _open_ours(wanted: _Wanted, stack: ExitStack) -> Any:
     context = RedisSaver.from_conn_string(wanted.url, serde=serde, **settings)
     saver = stack.enter_context(context)
     if not wanted.require_encryption:
-        saver._context = saver._context._replace(require_encryption=False, reads_plain_threads=True)  # noqa: SLF001
+        saver._context = saver._context._replace(reads_plain_threads=True)  # noqa: SLF001
     saver.setup()
     return endpoint_of(saver, wanted.name)
 
