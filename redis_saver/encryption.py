@@ -17,7 +17,7 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -30,6 +30,7 @@ from redis_saver._serde.serializer import chosen
 from redis_saver._storage.envelopes import HEAD, envelope, is_snapshot
 from redis_saver._storage.framing import unpack
 from redis_saver._storage.keys import Encryption, KeyContext, KeyProvider, WrappedKey
+from redis_saver._storage.rewrapping import KeyStatus, Rotated
 from redis_saver._storage.sealing import ID, Cipher, aead, derived
 from redis_saver.errors import KeyUnavailable, decoding
 
@@ -128,36 +129,6 @@ class Keyset(KeyProvider):
                 f"the key {shown(wrapped.key_id)} did not wrap this data key for {context.kind} {shown(context.name)}: "
                 "it was changed or moved, or another key has this id"
             ) from None
-
-
-class KeyStatus(NamedTuple):
-    """The keys that protect a saver, a store or a cache, as `key_status` returns them."""
-
-    threads: dict[str, int]
-    """Number of threads by the id of the key that wrapped their data key."""
-    plain: int
-    """Number of threads, partitions and rows that are not encrypted."""
-    failed: dict[str, str]
-    """Errors of what cannot be read: by thread, or by `store` or `cold` and a name."""
-    partitions: dict[str, int] = {}  # noqa: RUF012 - nobody changes it
-    """Number of a store's partitions by the id of the key."""
-    caches: dict[str, int] = {}  # noqa: RUF012 - nobody changes it
-    """1 by the id of the key of a cache."""
-    rows: dict[str, int] = {}  # noqa: RUF012 - nobody changes it
-    """Number of rows in Postgres by the id of the key. Only of a saver over two tiers."""
-
-
-class Rotated(NamedTuple):
-    """The result of `rotate_keys`."""
-
-    rotated: int
-    """Number of threads, partitions, caches and rows whose data key was wrapped anew, or replaced."""
-    unchanged: int
-    """Number of those that needed no rotation."""
-    plain: int
-    """Number of those that are not encrypted."""
-    failed: dict[str, str]
-    """Errors of all others, named as in `KeyStatus`. They are as before."""
 
 
 def from_environment() -> Encryption | None:

@@ -10,8 +10,7 @@ from redis_saver._engine.requests import Operation
 from redis_saver._storage import rewrapping
 from redis_saver._storage.context import Context
 from redis_saver._storage.keys import keyed, made_at
-from redis_saver._storage.rewrapping import GONE, ROTATED, UNCHANGED, Holder, Rewrapping
-from redis_saver.encryption import KeyStatus, Rotated
+from redis_saver._storage.rewrapping import GONE, ROTATED, UNCHANGED, Holder, KeyStatus, Rewrapping, Rotated
 
 
 def key_status(context: Context) -> Operation[KeyStatus]:

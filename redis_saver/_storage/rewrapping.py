@@ -13,7 +13,6 @@ from redis_saver._common.display import shown
 from redis_saver._engine.requests import Batch, Call, Operation
 from redis_saver._engine.scripts import load
 from redis_saver._storage.keys import DataKeys, wrapped_by
-from redis_saver.encryption import KeyStatus, Rotated
 from redis_saver.errors import DecodeError, RedisSaverError, decoding, from_text
 
 DATA_KEY = load("checkpoint/data_key")
@@ -23,6 +22,36 @@ PLAIN, GONE = "", " gone"
 ROTATED, UNCHANGED = "rotated", "unchanged"
 _FIELDS = {"thread": "threads", "store": "partitions", "cache": "caches"}
 """Fields of `KeyStatus`, by the kind of holder (`KeyContext`)."""
+
+
+class KeyStatus(NamedTuple):
+    """The keys that protect a saver, a store or a cache, as `key_status` returns them."""
+
+    threads: dict[str, int]
+    """Number of threads by the id of the key that wrapped their data key."""
+    plain: int
+    """Number of threads, partitions and rows that are not encrypted."""
+    failed: dict[str, str]
+    """Errors of what cannot be read: by thread, or by `store` or `cold` and a name."""
+    partitions: dict[str, int] = {}  # noqa: RUF012 - nobody changes it
+    """Number of a store's partitions by the id of the key."""
+    caches: dict[str, int] = {}  # noqa: RUF012 - nobody changes it
+    """1 by the id of the key of a cache."""
+    rows: dict[str, int] = {}  # noqa: RUF012 - nobody changes it
+    """Number of rows in Postgres by the id of the key. Only of a saver over two tiers."""
+
+
+class Rotated(NamedTuple):
+    """The result of `rotate_keys`."""
+
+    rotated: int
+    """Number of threads, partitions, caches and rows whose data key was wrapped anew, or replaced."""
+    unchanged: int
+    """Number of those that needed no rotation."""
+    plain: int
+    """Number of those that are not encrypted."""
+    failed: dict[str, str]
+    """Errors of all others, named as in `KeyStatus`. They are as before."""
 
 
 class Holder(NamedTuple):
