@@ -30,7 +30,7 @@ from redis_saver._storage.framing import unpack
 from redis_saver._storage.keys import keyed
 from redis_saver._tiered import scripts
 from redis_saver._tiered.backlog import BacklogCount, Counts, FlushQueue
-from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, attempt
+from redis_saver._tiered.requests import ColdCall, Tiered, attempt
 from redis_saver.errors import EncodeError, LimitExceeded, decoding
 
 WRITER_GONE = checking.WRITER_GONE
@@ -61,14 +61,6 @@ class Fill(NamedTuple):
     """Time part of a uuid6 that this process made when it learned of the fill."""
     field: bytes = b""
     """Field that the first write sets if hot lacked the thread: `@complete`, or `@has_latest` and the namespace."""
-
-    def is_before(self, checkpoint_id: str) -> bool:
-        """True if a checkpoint id was certainly made after this process learned of the fill.
-
-        LangGraph makes ids by `uuid6`, which never decreases in one process. False for any other kind of id.
-        """
-        is_uuid6 = len(checkpoint_id) == 36 and checkpoint_id[14] == "6"
-        return is_uuid6 and checkpoint_id[: len(self.since)] > self.since
 
 
 class Fills:
@@ -104,11 +96,16 @@ class Fills:
     def of(self, thread: str, ns: str, checkpoint_id: str | None = None) -> Fill | None:
         """Return the last known fill of a namespace, else that of the root, which may cover the whole thread.
 
-        With the id of a checkpoint to put, return it only if the put may rely on it: it is older than the id.
+        With the id of a checkpoint to put, return it only if the put may rely on it: the id was certainly made after
+        this process learned of the fill. LangGraph makes ids by `uuid6`, which never decreases in one process. Any
+        other kind of id proves nothing.
         """
         by_ns = self._threads.get(thread, {})
         fill = by_ns.get(ns) or by_ns.get("")
-        return fill if fill and (checkpoint_id is None or fill.is_before(checkpoint_id)) else None
+        if fill is None or checkpoint_id is None:
+            return fill
+        is_uuid6 = len(checkpoint_id) == 36 and checkpoint_id[14] == "6"
+        return fill if is_uuid6 and checkpoint_id[: len(fill.since)] > fill.since else None
 
 
 class Leases:
@@ -179,14 +176,6 @@ class Tiers:
 def newest_of(ns: str) -> bytes:
     """Return the field that says that hot has the newest checkpoint of a namespace."""
     return b"@has_latest" + names.component(ns)
-
-
-def best_effort(tiers: Tiers, operation: Tiered[None]) -> Tiered[None]:
-    """Run an operation over hot. If hot fails and may be bypassed, ignore that, because cold has the data."""
-    try:
-        yield from operation
-    except HotFailed:
-        tiers.counts.bypasses += 1
 
 
 # -- calls of cold

@@ -155,7 +155,10 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
         if request.method in statements.METHODS and (ours := statements.method_of(cold, request.method)):
             return ours(*request.arguments, **request.options)
         answer = getattr(cold, request.method)(*request.arguments, **request.options)
-        return _checked(request, list(answer) if request.method == "list" else answer)
+        if request.method in ("get_tuple", "list"):
+            answer = list(answer) if request.method == "list" else answer
+            refuse_sealed(request, answer)
+        return answer
 
     def _once(self, request: SingleFlight) -> Any:
         if (under_way := self._flights.join(request.key)) is not None:
@@ -256,7 +259,11 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         if request.method == "setup" and not hasattr(cold, "asetup"):
             return await _setup(cold)
         answer = getattr(cold, "a" + request.method)(*request.arguments, **request.options)
-        return _checked(request, [item async for item in answer] if request.method == "list" else await answer)
+        if request.method not in ("get_tuple", "list"):
+            return await answer
+        answer = [item async for item in answer] if request.method == "list" else await answer
+        refuse_sealed(request, answer)
+        return answer
 
     async def _once(self, request: SingleFlight) -> Any:
         key = (asyncio.get_running_loop(), *request.key)
@@ -266,13 +273,6 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
             return await self.arun(request.make())
         finally:
             self._flights.end(key)
-
-
-def _checked(request: ColdCall, answer: T) -> T:
-    """Return cold's answer, after a check that a saver without `encryption=` gets no envelopes."""
-    if not request.is_sealed and request.method in ("get_tuple", "list"):
-        refuse_sealed(answer if isinstance(answer, list) else [answer])  # type: ignore[list-item]
-    return answer
 
 
 class HotAndCold:

@@ -21,7 +21,7 @@ from redis_saver._engine.requests import Call, Operation, Sleep, T
 from redis_saver._tiered import context, flushing, scripts
 from redis_saver._tiered.context import Fill, Tiers, release
 from redis_saver._tiered.flushing import DELETIONS_KEPT, busy, flush_now
-from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered
+from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, newest_in_cold
 from redis_saver.errors import RedisSaverError, ThreadDamaged, decoding
 
 ALL, NOWHERE = b"*" * 16, b"?"
@@ -128,9 +128,7 @@ def repair(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
         if tiers.cold_is_postgres:  # also counts writes without a checkpoint
             in_cold = any((yield ColdCall("count_thread", (thread,))))
         else:
-            in_cold = bool(
-                (yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1}, is_sealed=True))
-            )
+            in_cold = bool((yield newest_in_cold(thread)))
         answer = yield Call(scripts.REPAIR, script_keys, (b"1" if in_cold else b"0",))
         if answer == RepairReply.ASK_COLD:  # else somebody deleted it meanwhile
             raise damage

@@ -22,12 +22,12 @@ from redis_saver._engine.requests import Argument, Batch, Call
 from redis_saver._storage import codec
 from redis_saver._storage.context import Context
 from redis_saver._storage.keys import with_key
-from redis_saver._tiered import context, scripts
-from redis_saver._tiered.context import HOT_CANNOT_HAVE, WHOLE, Fill, Tiers, best_effort, for_cold, newest_of, writes_of
+from redis_saver._tiered import context, requests, scripts
+from redis_saver._tiered.context import HOT_CANNOT_HAVE, WHOLE, Fill, Tiers, for_cold, newest_of, writes_of
 from redis_saver._tiered.flushing import busy, flush_now, until_busy
 from redis_saver._tiered.intents import change, enroll, repair
 from redis_saver._tiered.listing import dirty
-from redis_saver._tiered.requests import ColdCall, HotFailed, SingleFlight, Tiered, attempt, is_out_of_memory
+from redis_saver._tiered.requests import ColdCall, HotFailed, SingleFlight, Tiered, attempt, best_effort
 from redis_saver.errors import PlainValueRefused, ThreadDamaged
 
 _ATTEMPTS = 3
@@ -142,7 +142,7 @@ def _restore(tiers: Tiers, hot: Context, address: Address, fill: Fill, saved: Ch
         if not checkpoint_id:
             tiers.fills.learn(thread, ns, fill)
     elif reply == FillReply.ABSENT:
-        others = yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1}, is_sealed=True)
+        others = yield requests.newest_in_cold(thread)
         tiers.fills.learn(thread, ns, fill._replace(field=newest_of(ns) if others else WHOLE))
 
 
@@ -155,7 +155,7 @@ def _tried(fill: Call | Batch) -> Tiered[Any]:
     """Fill hot. Returns the reply, or None if hot cannot store the checkpoint."""
     reply, error = yield from attempt(fill)
     # The next reader repairs a damaged thread. A full server goes without the checkpoint.
-    if error is not None and not isinstance(error, ThreadDamaged) and not is_out_of_memory(error):
+    if error is not None and not isinstance(error, ThreadDamaged) and not requests.is_out_of_memory(error):
         raise error
     return reply
 

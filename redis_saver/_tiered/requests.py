@@ -59,6 +59,14 @@ def attempt(request: TieredRequest) -> Tiered[tuple[Any, Exception | None]]:
         return None, error
 
 
+def best_effort(tiers: Any, operation: Tiered[Any]) -> Tiered[None]:
+    """Run an operation over hot. If hot fails and may be bypassed, ignore that, because cold has the data."""
+    try:
+        yield from operation
+    except HotFailed:
+        tiers.counts.bypasses += 1
+
+
 def with_own_errors(operation: Generator[R, Any, T]) -> Generator[R, Any, T]:
     """Run an operation. A `HotFailed` that it does not bypass becomes hot's own error."""
     try:
@@ -75,6 +83,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, HotFailed):
         error = error.__cause__ or error
     return type(error).__name__ == "OutOfMemoryError" or str(error).startswith("OOM ")
+
+
+def newest_in_cold(thread: str) -> ColdCall:
+    """Return the call that lists at most one checkpoint of a thread, without its values."""
+    return ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1}, is_sealed=True)
 
 
 def setup(cold: object) -> Tiered[None]:

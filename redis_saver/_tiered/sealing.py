@@ -326,14 +326,14 @@ class _Row:
         return self._data, self._serde.dumps_typed(type(self._value)(whole))[1]
 
 
-def refuse_sealed(checkpoints: Sequence[CheckpointTuple | None]) -> None:
-    """Check that checkpoints of cold are plain, for a saver without `encryption=`.
+def refuse_sealed(request: ColdCall, answer: Any) -> None:
+    """Check that the checkpoints that a call of cold returned are plain, for a saver without `encryption=`.
 
     Raises:
         DecodeError: One is encrypted.
     """
-    for saved in checkpoints:
-        if saved is not None and HEAD in saved.metadata:
+    for saved in answer if isinstance(answer, list) else [answer]:
+        if not request.is_sealed and saved is not None and HEAD in saved.metadata:
             raise decoding("{} in cold", configs.address(saved.config)).of(IsEncrypted(ENCRYPTED))
 
 

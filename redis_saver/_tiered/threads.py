@@ -23,7 +23,7 @@ from redis_saver._tiered.flushing import busy, flush_now, put_tombstone, until_b
 from redis_saver._tiered.intents import ALL, Intent, begin_intent, change, change_cold
 from redis_saver._tiered.listing import list_checkpoints
 from redis_saver._tiered.reading import get_tuple
-from redis_saver._tiered.requests import ColdCall, Tiered
+from redis_saver._tiered.requests import ColdCall, Tiered, newest_in_cold
 from redis_saver._tiered.thread_info import get_thread
 from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, not_owner
 
@@ -151,9 +151,7 @@ def expire(tiers: Tiers, thread: str, action: str, own: int | None = None) -> Ti
             raise hot_threads.not_there(thread)
         if action in ("unpin", "clear"):  # only cold has it, and nothing expires or is pinned there
             return
-        for newest in (
-            yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1}, is_sealed=True)
-        ):
+        for newest in (yield newest_in_cold(thread)):
             ns = config.namespace(newest.config) or ""
             yield from get_tuple(tiers, {"configurable": {"thread_id": thread, "checkpoint_ns": ns}})
         # If cold has none, the thread was just written to hot or deleted. The next attempt sees that.

@@ -28,7 +28,7 @@ from redis_saver._store.items import Entry, encode_value
 from redis_saver._store.scripts import ask, together, windows
 from redis_saver._store.searching import compile_filter
 from redis_saver._store.writing import DELETION, clean, put, split
-from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, is_out_of_memory
+from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, best_effort, is_out_of_memory
 from redis_saver.errors import (
     DecodeError,
     EncodeError,
@@ -130,14 +130,6 @@ def _repaired(tiers: StoreTiers, partition: Partition, make: Callable[[], Operat
 def _note_repair(tiers: StoreTiers, damage: StoreDamaged) -> None:
     tiers.counts.repairs += 1
     _LOG.warning("a part of hot was damaged; hot drops it and is filled from cold: %s", log_text(damage))
-
-
-def best_effort(tiers: StoreTiers, operation: Tiered[Any]) -> Tiered[None]:
-    """Run an operation over hot. If hot fails and may be bypassed, ignore that, because cold has the data."""
-    try:
-        yield from operation
-    except HotFailed:
-        tiers.counts.bypasses += 1
 
 
 def unless_full(operation: Operation[T]) -> Tiered[T | None]:

@@ -6,15 +6,13 @@ import os
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from langgraph.store.base import (
-    NOT_PROVIDED,
     BaseStore,
     GetOp,
     Item,
     ListNamespacesOp,
-    NotProvided,
     Op,
     PutOp,
     Result,
@@ -36,7 +34,7 @@ from redis_saver._store.store import AsyncRedisStore, RedisStore, context_of, me
 from redis_saver._store.writing import MAX_PUTS, milliseconds
 from redis_saver._tiered.context import OnHotError
 from redis_saver._tiered.drivers import AsyncTieredDriver, HotAndCold, SyncTieredDriver, TieredDriver
-from redis_saver._tiered.requests import ColdCall, Tiered, attempt, setup, with_own_errors
+from redis_saver._tiered.requests import ColdCall, Tiered, attempt, best_effort, setup, with_own_errors
 from redis_saver._tiered_store import copies
 from redis_saver._tiered_store.copies import Copy, StoreTiers, TieredStoreStats
 from redis_saver.errors import StoreBusy, reading_store
@@ -107,44 +105,8 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
         return self._driver.arun(self._counting.call(operation, name))
 
     # As LangGraph's, by `batch`, with an error for unknown arguments such as the `if_version` of a `RedisStore`.
-    @keywords.checked
-    def put(
-        self,
-        namespace: tuple[str, ...],
-        key: str,
-        value: Mapping[str, Any],
-        index: Literal[False] | list[str] | None = None,
-        *,
-        ttl: float | NotProvided | None = NOT_PROVIDED,
-    ) -> None:
-        """Store an item in cold, then a copy in hot. `batch` has the cost.
-
-        Args:
-            namespace: Its namespace.
-            key: Its key.
-            value: A value that cold can store. None deletes the item.
-            index: What cold's `put` takes as `index`.
-            ttl: Minutes after which it expires in cold. None means never. The default is that of cold's `TTLConfig`.
-
-        Raises:
-            TypeError: An argument is unknown, such as `if_version`: cold has no versions to compare. Nothing was
-                written.
-            ValueError: `ttl` was passed, but hot has no TTL.
-        """
-        super().put(namespace, key, value, index, ttl=ttl)
-
-    @keywords.checked
-    async def aput(
-        self,
-        namespace: tuple[str, ...],
-        key: str,
-        value: Mapping[str, Any],
-        index: Literal[False] | list[str] | None = None,
-        *,
-        ttl: float | NotProvided | None = NOT_PROVIDED,
-    ) -> None:
-        """`put` for asyncio."""
-        await super().aput(namespace, key, value, index, ttl=ttl)
+    put = keywords.checked(BaseStore.put)
+    aput = keywords.checked(BaseStore.aput)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Execute operations. All reads see the state before the puts. Of several puts of an item the last one counts.
@@ -245,7 +207,7 @@ def _batch(tiers: StoreTiers, reads: copies.Reads, puts: list[PutOp], writes: Wr
         begun = yield from _begin(tiers, writes)
         yield ColdCall("batch", (puts,))  # if it fails, cold may still store the puts: the intents stay
         items = yield from _read_back(tiers, writes)
-        yield from copies.best_effort(tiers, _end(tiers, begun, writes, items))
+        yield from best_effort(tiers, _end(tiers, begun, writes, items))
     return reads.results
 
 

@@ -33,7 +33,7 @@ from tests.support.wrappers import ran
 from redis_saver import AsyncTieredSaver, TieredSaver, UnsupportedFormat
 from redis_saver._engine import scripts
 from redis_saver._common.names import Keyspace
-from redis_saver._tiered.context import Fill
+from redis_saver._tiered.context import Fills
 from redis_saver._tiered import flushing
 
 GOLDEN = Path(__file__).with_name("golden.json")
@@ -112,10 +112,11 @@ def over(hot: Uniform, cold: Refusing, mode: str = "write-behind", **settings: A
     return Uniform(kind(hot.saver, cold, mode=mode, flusher=False, **settings))
 
 
+_last_fill = Fills.of
 TIERED = ("dirty", "flushed", "refused", "deleted", "coalesced", "filled", "intent")
 
 
-@patch.object(Fill, "is_before", lambda *_: True)  # the ids are no uuid6, so they have no time
+@patch.object(Fills, "of", lambda fills, thread, ns, *_: _last_fill(fills, thread, ns))  # no id is a uuid6 with a time
 async def store_tiers(hot: Uniform, cold: Refusing) -> None:
     """Put threads over a cold saver, in each state."""
     behind, latest, through = over(hot, cold), over(hot, cold, cold_history="latest"), over(hot, cold, "write-through")
