@@ -101,8 +101,9 @@ class Cache(Rotates, BaseCache[ValueT], Generic[ClientT, ValueT]):
             prefix: Beginning of all keys. Caches with different prefixes are separate. A saver may use the same prefix.
             ttl: TTL of an entry that is set without its own: a `timedelta`, or a text such as `"7d"` or `"90m"`.
                 Default: no deadline.
-            on_error: `"skip"` treats a failing server as an empty cache: `get` finds nothing, and `set` stores
-                nothing. Failures are counted (`stats()`), and logged once per outage (`redis_saver.cache`).
+            on_error: `"skip"` treats a failing server, or provider of keys, as an empty cache: `get` finds nothing,
+                and `set` stores nothing. Failures are counted (`stats()`), and logged once per outage
+                (`redis_saver.cache`).
                 `"raise"` raises the client's error. `clear` always raises it.
             single_flight: Maximum time to compute a missing entry. One caller computes it. Other callers of this cache
                 in this process wait until it is stored (`docs/cache.md`). None: nobody waits.

@@ -18,12 +18,12 @@ from langchain_core.runnables import RunnableConfig
 
 from redis_saver._common import config as configs, names
 from redis_saver._common.bounded_cache import BoundedCache
-from redis_saver._common.display import kind_of
+from redis_saver._common.display import error_text, kind_of
 from redis_saver._engine.requests import Ask, Command, Operation, Page, R, Request, T
 from redis_saver._engine.runner import Pump
 from redis_saver._storage.framing import pack, unpack
 from redis_saver._storage.sealing import ID, Cipher
-from redis_saver.errors import DecodeError, KeyMismatch, decoding
+from redis_saver.errors import DecodeError, KeyMismatch, KeyUnavailable, decoding
 
 if TYPE_CHECKING:
     from redis_saver._storage.context import Context
@@ -182,8 +182,8 @@ class DataKeys:
             key_id, wrapped, *_ = unpack(stored[ID:])
             arguments = WrappedKey(names.decode(key_id), wrapped), KeyContext(self._prefix, self.kind, name)
         try:
-            data_key = yield Ask(keys.unwrap, keys.aunwrap, arguments)
-        except ValueError as error:  # another error of the provider passes unchanged
+            data_key = yield from self._answer(Ask(keys.unwrap, keys.aunwrap, arguments))
+        except ValueError as error:
             raise reading.of(error) from error
         return self._cipher(name, stored, data_key)
 
@@ -254,11 +254,23 @@ class DataKeys:
 
     def _wrap(self, name: str, data_key: bytes, own_id: bytes, key_name: str | None) -> Operation[Cipher]:
         keys, asked = self._encryption.keys, names.encode(key_name or "")
-        wrapped = yield Ask(keys.wrap, keys.awrap, (data_key, KeyContext(self._prefix, self.kind, name), key_name))
+        arguments = data_key, KeyContext(self._prefix, self.kind, name), key_name
+        wrapped = yield from self._answer(Ask(keys.wrap, keys.awrap, arguments))
         cipher = self._cipher(name, own_id, data_key)
         seal = cipher.seal(b"key", *_place_of(cipher, asked))
         cipher.argument += pack([names.encode(wrapped.key_id), wrapped.data, asked, seal])
         return cipher
+
+    def _answer(self, question: Ask) -> Operation[Any]:
+        """Ask the provider. Its own errors pass unchanged, except to a cache, which may do without its entries."""
+        try:
+            return (yield question)
+        except (KeyUnavailable, ValueError):
+            raise
+        except Exception as error:
+            if self.kind != "cache":
+                raise
+            raise KeyUnavailable(f"the provider of keys failed: {error_text(error)}") from error
 
     def _cipher(self, name: str, stored: bytes, data_key: bytes) -> Cipher:
         return Cipher(stored, data_key, names.encode(name), time.monotonic() + self._encryption.cache_seconds)

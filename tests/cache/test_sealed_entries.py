@@ -178,10 +178,19 @@ async def test_a_data_key_that_was_not_stored_is_not_used(target: Target) -> Non
     assert await encrypting(target, on_error="raise").get([A]) == {A: 2}
 
 
+class Unreachable(Counted):
+    """A provider whose service does not answer."""
+
+    def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
+        self.asked.append(("unwrap", context))
+        raise TimeoutError(f"no answer about {wrapped.key_id}")
+
+
+@pytest.mark.parametrize("provider", [Counted, Unreachable])
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_without_its_key_a_cache_is_skipped(target: Target) -> None:
+async def test_without_its_key_a_cache_is_skipped(target: Target, provider: type[Counted]) -> None:
     await encrypting(target).set({A: (1, None)})
-    keys = Counted({"2026-05": KEYS["2026-05"]})
+    keys = provider({"2026-05": KEYS["2026-05"]})
     cache = encrypting(target, keys)
     for _ in range(3):
         assert await cache.get([A]) == {}
