@@ -6,7 +6,7 @@ import os
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from langgraph.store.base import (
     BaseStore,
@@ -104,9 +104,9 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
     def _arun(self, operation: Tiered[T], name: str = "") -> Awaitable[T]:
         return self._driver.arun(self._counting.call(operation, name))
 
-    # As LangGraph's, by `batch`, with an error for unknown arguments such as the `if_version` of a `RedisStore`.
-    put = keywords.checked(BaseStore.put)
-    aput = keywords.checked(BaseStore.aput)
+    if not TYPE_CHECKING:  # type checkers see LangGraph's own
+        # By `batch`, with an error for unknown arguments such as the `if_version` of a `RedisStore`.
+        put, aput = keywords.checked(BaseStore.put), keywords.checked(BaseStore.aput)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Execute operations. All reads see the state before the puts. Of several puts of an item the last one counts.
