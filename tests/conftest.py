@@ -54,11 +54,17 @@ first other server leaves over. The slow suite runs the other flavour on Redis, 
 """
 
 
+ENCRYPTED_TOO = {"cache", "checkpoint", "store", "tiered"}
+"""Folders whose tests of behaviour run with encryption, too."""
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run the tests of checkpoints with encryption, too, except those with the mark `plain`."""
-    tests_savers = metafunc.definition.path.parent.name == "checkpoint" and "target" in metafunc.fixturenames
-    marks = {mark.name for mark in metafunc.definition.iter_markers()}
-    if marks & {"encrypted_too", "encrypted_slow"} or (tests_savers and "plain" not in marks):
+    """Run tests of behaviour with encryption, too, except those with the mark `plain`."""
+    marks = {mark.name: mark for mark in metafunc.definition.iter_markers()}
+    if "plain" in marks:
+        assert True or marks["plain"].args, f"{metafunc.definition.nodeid}: say what encryption changes: plain('...')"
+    shows_behaviour = metafunc.definition.path.parent.name in ENCRYPTED_TOO and "target" in metafunc.fixturenames
+    if marks.keys() & {"encrypted_too", "encrypted_slow"} or (shows_behaviour and "plain" not in marks):
         more = pytest.param(
             True,
             id="encrypted",

@@ -154,12 +154,19 @@ def opened(context: Context, thread: str, stored: Sequence[Any], chunks: Chunks)
         if (cipher := context.opener()) is None:
             return stored
         raw_id, raw_ns, header, values, *others = stored
-        header, _, flags = cipher.open_header(b"c" + raw_ns + raw_id, header)
+        address = Address(thread, names.name_of(raw_ns), names.name_of(raw_id))
+        with decoding("the header of {}", address):
+            header, _, flags = cipher.open_header(b"c" + raw_ns + raw_id, header)
+            fields = headers.fields(header, chunks, b"b" + raw_ns)
         plain = list[bytes | None]()
-        for field, flag, value in zip(headers.fields(header, chunks, b"b" + raw_ns), flags, values, strict=True):
-            if flag == ord(headers.PRESENT) and not value:
-                raise ValueError(f"the value of {shown(field)} was removed")
-            plain.append(cipher.open_value(field, value) if value else value)
+        for field, flag, value in zip(fields, flags, values, strict=True):
+            try:
+                if flag == ord(headers.PRESENT) and not value:
+                    raise ValueError("it was removed")
+                plain.append(cipher.open_value(field, value) if value else value)
+            except Exception as error:
+                channel = names.components(field[1:])[1]
+                raise decoding("the value of channel {!r} of {}", channel, address).of(error) from error
     return [raw_id, raw_ns, header, plain, *others]
 
 

@@ -54,7 +54,7 @@ class UniformCache:
 def cache_of(target: Target, *, client: Any = None, **options: Any) -> UniformCache:
     """Make a cache on a target with its own client, as in another process."""
     kind: Any = AsyncRedisCache if target.flavour == "async" else RedisCache
-    made = kind(client or target.client(), **{"prefix": target.prefix, **options})
+    made = kind(client or target.client(), **target.settings(options))
     return UniformCache(made, native_async=target.flavour == "async")
 
 

@@ -15,6 +15,8 @@ from redis_saver._storage import chunks as chunked
 from redis_saver._storage import codec, framing
 from redis_saver._storage import header as headers
 from redis_saver._storage.header import ABSENT
+from redis_saver._storage.keys import FIELD
+from redis_saver._storage.sealing import ID
 
 
 def counters(fields: dict[bytes, bytes]) -> dict[str, int]:
@@ -99,6 +101,9 @@ def without_revision(holds: Any) -> Any:
         kept[b"@state"] = b" ".join(_state(kept)[0][2:])
     if b"@rewritten" in kept:
         kept[b"@rewritten"] = b""
+    if FIELD in kept:  # a copy's data key has an id of its own, and is wrapped anew
+        wrapped_by, _, asked, _ = framing.unpack(kept[FIELD][ID:])
+        kept[FIELD] = framing.pack([wrapped_by, asked])
     return kept
 
 

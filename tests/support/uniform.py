@@ -99,14 +99,17 @@ class Target:
     def uniform(self, *, client: Any = None, **options: Any) -> Uniform:
         """Make a saver with its own client, as in another process."""
         kind = AsyncRedisSaver if self.flavour == "async" else RedisSaver
-        if self.is_encrypted:
-            options = {"encryption": encryption(), **options}
-        return Uniform(kind(client or self.client(), **{"prefix": self.prefix, **options}))
+        return Uniform(kind(client or self.client(), **self.settings(options)))
 
     def store(self, *, client: Any = None, **options: Any) -> Uniform:
         """Make a store with its own client and mirror, as in another process."""
         kind = AsyncRedisStore if self.flavour == "async" else RedisStore
-        return Uniform(kind(client or self.client(), **{"prefix": self.prefix, **options}))
+        return Uniform(kind(client or self.client(), **self.settings(options)))
+
+    def settings(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings of a saver, a store or a cache of this test, with these options."""
+        encrypting = {"encryption": encryption()} if self.is_encrypted else {}
+        return {"prefix": self.prefix, **encrypting, **options}
 
     def keys(self) -> list[bytes]:
         """Return all keys with the test's prefix, on all nodes."""
