@@ -354,7 +354,7 @@ async def test_concurrent_callers_see_only_their_own_changes(target: Target, see
 
 @pytest.mark.parametrize("target_name", ["redis"])
 async def test_calls_survive_lost_requests_and_replies(target: Target, proxy: Proxy) -> None:
-    there = Target(target.name, target.flavour, proxy.url, target.prefix)
+    there = target.elsewhere(proxy.url)
     cache = cache_of(there, client=there.client(retry=retrying(target.flavour, 1)), on_error="raise")
     await cache.set({(A, "warm"): (1, None)})
     await cache.clear()

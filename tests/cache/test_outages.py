@@ -56,7 +56,7 @@ async def test_a_server_that_is_down_is_skipped_and_used_again(
     monkeypatch.setattr("redis_saver._cache.health.MIN_PAUSE", 0.0)
     monkeypatch.setattr("redis_saver._cache.health.PATIENCE", 0)
     server = Server()
-    there = Target("redis", target.flavour, server.url, target.prefix)
+    there = target.elsewhere(server.url)
     cache = cache_of(there, client=there.client(retry=None))
     await cache.set({K: (1, None)})
     server.kill()
@@ -109,7 +109,7 @@ async def test_a_failed_clear_always_raises(target: Target) -> None:
 async def test_a_full_server_still_answers_gets(target: Target, caplog: pytest.LogCaptureFixture) -> None:
     """It refuses new entries, and no call is skipped."""
     server = Server("--maxmemory", "3mb", "--maxmemory-policy", "noeviction")
-    there = Target("redis", target.flavour, server.url, target.prefix)
+    there = target.elsewhere(server.url)
     cache = cache_of(there)
     with caplog.at_level(logging.INFO, LOGGER):
         for number in range(60):

@@ -167,7 +167,7 @@ async def test_a_thread_deleted_during_the_scan_is_left_out(target: Target) -> N
         return (lambda: other.delete_thread("b")) if is_look else None
 
     if target.flavour == "sync":
-        other = Uniform(RedisSaver(target.raw, prefix=target.prefix))
+        other = Uniform(target.blocking())
     Meanwhile(saver.saver, before)
     assert {one.thread_id for one in await saver.threads(state="active")} == {"a", "c"}
 
@@ -461,7 +461,7 @@ async def test_a_delta_channel_has_versions_without_values(saver: Uniform) -> No
 async def test_a_thread_deleted_between_pages_ends_the_result(target: Target, method: str) -> None:
     saver, arguments = target.uniform(), ("t", "n")[: 2 if method == "channel_history" else 1]
     await chain(saver, "t", 60)
-    other, pages = Uniform(RedisSaver(target.raw, prefix=target.prefix)), list[Any]()
+    other, pages = Uniform(target.blocking()), list[Any]()
 
     def before(request: Any) -> Any:
         if isinstance(request, Call) and request.script is scripts.AUDIT:

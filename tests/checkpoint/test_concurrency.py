@@ -175,7 +175,7 @@ async def put_again(uniform: Uniform, thread: str) -> None:
 
 def beside(target: Target, step: Step) -> Callable[[], None]:
     """Return a step made by another process."""
-    uniform = Target(target.name, "sync", target.url, target.prefix).uniform()
+    uniform = Uniform(target.blocking())
     return lambda: asyncio.run(step(uniform))  # type: ignore[arg-type]
 
 

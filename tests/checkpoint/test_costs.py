@@ -33,10 +33,14 @@ async def counted(target: Target) -> tuple[Uniform, Counted]:
     return uniform, Counted(client)
 
 
-async def test_calls_on_one_thread_take_one_round_trip(counted: tuple[Uniform, Counted]) -> None:
+async def test_calls_on_one_thread_take_one_round_trip(
+    counted: tuple[Uniform, Counted], is_encrypted: bool
+) -> None:
+    """With encryption, a process also asks once for the data key of a thread."""
     uniform, counter = counted
+    once = ["HGET"] if is_encrypted else []
     where = await put(uniform, config("t"), {"messages": ["a"] * 100, "n": 1, "m": None})
-    assert counter.take() == ["EVALSHA"]
+    assert counter.take() == [*once, "EVALSHA"]
     await uniform.put_writes(where, [("n", 1), ("m", 2), (INTERRUPT, 3)], "task", "path")
     assert counter.take() == ["EVALSHA"]
     await uniform.get_tuple(config("t"))
@@ -44,7 +48,7 @@ async def test_calls_on_one_thread_take_one_round_trip(counted: tuple[Uniform, C
     await uniform.get_tuple(where)
     assert counter.take() == ["EVALSHA"]
     await uniform.get_tuple(config("absent"))
-    assert counter.take() == ["EVALSHA"]
+    assert counter.take() == [*once, "EVALSHA"]
     await uniform.get_delta_channel_history(config=where, channels=["n", "x"])
     assert counter.take() == ["EVALSHA"]
     await uniform.delete_thread("t")
@@ -228,5 +232,7 @@ def test_server_work_does_not_grow_with_the_history(target: Target) -> None:
             else:
                 assert called <= A_CALL[what], (what, length, scripts, called)
                 took.setdefault(what, []).append(called)
-    grown = {what: counts for what, counts in took.items() if counts[0] != counts[1]}
+    # With encryption the digests by which lists of chunks are cut differ between threads, and so do their numbers.
+    most = 1.1 if target.is_encrypted else 1
+    grown = {what: counts for what, counts in took.items() if max(counts) > most * min(counts)}
     assert not grown

@@ -573,7 +573,7 @@ async def test_a_turn_transfers_only_new_data(target: Target) -> None:
     worst = max(sent + received for sent, received in many)
     print(mean, worst)
     sent_of_few, _, sent, received = mean
-    assert received <= 5_000
+    assert received <= (6_000 if target.is_encrypted else 5_000)  # the tag and the type of each sealed record
     assert sent <= 1.3 * sent_of_few
     assert worst <= 60_000
 

@@ -703,7 +703,7 @@ async def test_an_unreadable_checkpoint_stops_the_trim_but_not_the_put(
 
 @pytest.mark.parametrize("target_name", ["redis"])
 async def test_a_disturbed_trim_is_tried_again_with_the_next_put(target: Target) -> None:
-    saver, other = target.uniform(history=kept(2)), RedisSaver(target.raw, prefix=target.prefix)
+    saver, other = target.uniform(history=kept(2)), target.blocking()
     where = await chain_on(saver, config("t"), SLACK + 2)
     disturbed = 0
 

@@ -513,7 +513,7 @@ async def test_a_run_that_lost_its_thread_starts_no_further_step(target: Target)
 
     def one(state: State) -> State:
         seen.append("one")
-        other.enter_context(RedisSaver(target.raw, prefix=target.prefix).own(THREAD, on_busy="take"))
+        other.enter_context(target.blocking().own(THREAD, on_busy="take"))
         return state
 
     def two(state: State) -> State:

@@ -317,7 +317,7 @@ async def test_a_copy_starts_again_if_its_staged_keys_are_lost(target: Target, l
     """After a failover or an eviction during the copy, the target never gets a part of it."""
     uniform = target.uniform()
     await chain(uniform, "source", 700)
-    saver = RedisSaver(target.raw, prefix=target.prefix)
+    saver = target.blocking()
     seen: Counter[str] = Counter()
 
     def around(request: Any) -> Any:
@@ -342,7 +342,7 @@ async def test_a_copy_starts_again_if_its_staged_keys_are_lost(target: Target, l
 async def test_a_dry_run_during_writes_counts_each_checkpoint_once(target: Target) -> None:
     uniform = target.uniform()
     await chain(uniform, "t", 400)
-    saver = RedisSaver(target.raw, prefix=target.prefix)
+    saver = target.blocking()
     removals = 0
 
     def around(request: Any) -> Any:

@@ -162,7 +162,7 @@ async def test_a_writer_whose_announcement_token_expired_announces_again(
 
 async def test_listing_withdraws_the_announcement_of_a_dead_writer(target: Target) -> None:
     store = target.store()
-    turn = Turn(Target(target.name, "sync", target.url, target.prefix).store().saver, putting("a", {"n": 1}))  # type: ignore[arg-type]
+    turn = Turn(target.elsewhere(flavour="sync").store().saver, putting("a", {"n": 1}))  # type: ignore[arg-type]
     turn.step()
     turn.step()
     assert directory(target) == [b"memories\0user\0"]

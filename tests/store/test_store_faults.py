@@ -182,7 +182,7 @@ async def test_flushed_scripts_are_sent_again(target: Target, store: Uniform) ->
 
 
 def through(proxy: Proxy, target: Target, retries: int) -> Uniform:
-    beyond = Target(target.name, target.flavour, proxy.url, target.prefix)
+    beyond = target.elsewhere(proxy.url)
     return beyond.store(client=beyond.client(retry=retrying(target.flavour, retries)))
 
 
@@ -313,7 +313,7 @@ def sent_twice(store: Uniform, meanwhile: Any) -> None:
 
 def others(target: Target) -> RedisStore:
     """Return a store with a client of its own."""
-    made = Target(target.name, "sync", target.url, target.prefix).store().saver
+    made = target.elsewhere(flavour="sync").store().saver
     assert isinstance(made, RedisStore)
     return made
 

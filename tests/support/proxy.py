@@ -138,5 +138,5 @@ def retrying(flavour: str, retries: int) -> Any:
 
 def through(proxy: Proxy, target: Target, retries: int = 0, **options: Any) -> Uniform:
     """Make a saver that connects through the proxy."""
-    beyond = Target(target.name, target.flavour, proxy.url, target.prefix, is_encrypted=target.is_encrypted)
+    beyond = target.elsewhere(proxy.url)
     return beyond.uniform(client=beyond.client(retry=retrying(target.flavour, retries)), **options)

@@ -96,10 +96,18 @@ class Target:
         self._clients.append(client)
         return client
 
+    def elsewhere(self, url: str | None = None, flavour: str | None = None) -> Target:
+        """Return a target with the same settings that has another URL, or another flavour."""
+        return Target(self.name, flavour or self.flavour, url or self.url, self.prefix, is_encrypted=self.is_encrypted)
+
     def uniform(self, *, client: Any = None, **options: Any) -> Uniform:
         """Make a saver with its own client, as in another process."""
         kind = AsyncRedisSaver if self.flavour == "async" else RedisSaver
         return Uniform(kind(client or self.client(), **self.settings(options)))
+
+    def blocking(self, **options: Any) -> RedisSaver:
+        """Make a saver of another process, which blocks in each flavour."""
+        return RedisSaver(self.raw, **self.settings(options))
 
     def store(self, *, client: Any = None, **options: Any) -> Uniform:
         """Make a store with its own client and mirror, as in another process."""

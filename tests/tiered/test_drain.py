@@ -65,9 +65,7 @@ class Queue:
 
     async def uniform(self, **settings: Any) -> Uniform:
         target = self.tiers.target
-        client = Target(target.name, target.flavour, self.proxy.url, target.prefix).client(
-            retry=retrying(target.flavour, 0)
-        )
+        client = target.elsewhere(self.proxy.url).client(retry=retrying(target.flavour, 0))
         return await self.tiers.uniform(hot={"client": client}, **settings)
 
     def lose(self, script: Script, how: str) -> None:

@@ -292,7 +292,7 @@ class Loses:
 
     def __init__(self, tiers: Tiers, cold: Any, chance: random.Random) -> None:
         self._raw, self._keys, self._chance, self._lock = tiers.target.raw, keys_of(tiers), chance, threading.Lock()
-        blocking = Target(tiers.target.name, "sync", tiers.target.url, tiers.target.prefix).uniform().saver
+        blocking = tiers.target.elsewhere(flavour="sync").uniform().saver
         self._flusher = TieredSaver(blocking, cold, **BEHIND)
         self.lost, self.share = 0, 0.0
         """Number of times that hot lost the thread, and the probability of that between two requests."""
