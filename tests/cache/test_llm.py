@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.support.caching import UniformCache, cache_of, llm_cache_of
+from tests.support.caching import UniformCache, cache_of, keys_of, llm_cache_of
 from langchain_core.globals import set_llm_cache
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.language_models import FakeListLLM
@@ -95,7 +95,7 @@ async def test_an_llm_cache_may_have_its_own_ttl(target: Target) -> None:
     cache = cache_of(target, ttl="1h")
     await llm_cache_of(cache, ttl="100ms").update("short", "m", [Generation(text="x")])
     await llm_cache_of(cache).update("long", "m", [Generation(text="x")])
-    assert -1 not in [target.raw.pttl(key) for key in target.keys()], "a key has no deadline"
+    assert -1 not in [target.raw.pttl(key) for key in keys_of(target)], "a key has no deadline"
     await asyncio.sleep(0.15)
     models = llm_cache_of(cache)
     assert await models.lookup("short", "m") is None

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import redis
-from tests.support.caching import UniformCache, cache_of
+from tests.support.caching import UniformCache, cache_of, keys_of
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from tests.support.servers import Server
@@ -217,7 +217,7 @@ async def unreadable(target: Target, raw: bytes, error: type[Exception], **optio
     assert await cache.get([K, other]) == {other: 2}
     assert cache.stats().errors == before.errors + 1
     assert cache.stats().misses == before.misses + 1
-    assert cache.stats().last_error.startswith(error.__name__)
+    assert cache.stats().last_error.startswith((error.__name__, *(each.__name__ for each in error.__subclasses__())))
     strict = cache_of(target, on_error="raise", **options)
     with pytest.raises(error):
         await strict.get([K, other])
@@ -249,7 +249,7 @@ async def test_a_foreign_key_is_a_miss_and_stops_a_set(target: Target) -> None:
     assert (await cache.get([K]), cache.stats().errors, cache.stats().sets) == ({}, 1, 0)
     with pytest.raises(KeyConflict, match="another program"):
         await strict.set({K: (1, None)})
-    assert target.keys() == [index], "nothing was written"
+    assert keys_of(target) == [index], "nothing was written"
     target.raw.unlink(index)
     target.raw.hset(entry(target), "f", "1")
     assert await cache.get([K]) == {}

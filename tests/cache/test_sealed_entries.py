@@ -18,6 +18,8 @@ from redis_saver._storage.framing import pack, unpack
 from redis_saver.encryption import Encryption, KeyContext, Keyset, KeyStatus, WrappedKey
 from redis_saver.errors import DecodeError, KeyUnavailable, PlainValueRefused
 
+pytestmark = pytest.mark.plain("each of its tests sets encryption= itself")
+
 A, B = (("a",), "k"), (("b",), "k")
 KEYS = {"2026-11": b"n" * 32, "2026-05": b"o" * 32}
 

@@ -33,9 +33,7 @@ async def counted(target: Target) -> tuple[Uniform, Counted]:
     return uniform, Counted(client)
 
 
-async def test_calls_on_one_thread_take_one_round_trip(
-    counted: tuple[Uniform, Counted], is_encrypted: bool
-) -> None:
+async def test_calls_on_one_thread_take_one_round_trip(counted: tuple[Uniform, Counted], is_encrypted: bool) -> None:
     """With encryption, a process also asks once for the data key of a thread."""
     uniform, counter = counted
     once = ["HGET"] if is_encrypted else []

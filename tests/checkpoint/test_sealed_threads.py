@@ -26,7 +26,7 @@ from redis_saver._engine.requests import Call
 from redis_saver.encryption import Encryption, KeyContext, KeyProvider, Keyset, WrappedKey
 from redis_saver.telemetry import instrument
 
-pytestmark = [pytest.mark.plain, pytest.mark.also_on(cluster="async")]
+pytestmark = [pytest.mark.plain("each of its tests sets encryption= itself"), pytest.mark.also_on(cluster="async")]
 SECRET = base64.b64encode(bytes(range(100, 132))).decode()
 MARKER = "confidential-marker"
 LONG = [f"{MARKER} {number} " * 40 for number in range(30)]

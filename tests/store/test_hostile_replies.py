@@ -30,6 +30,7 @@ def noted(url: str, kind: str) -> dict[tuple[str, str], Any]:
     return {(kind, what): record(url, kind, what) for what in CALLS[kind]}
 
 
+@pytest.mark.plain("its stores are those of hostile_stores.py, without encryption=")
 @pytest.mark.random
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("flavour", ["sync"])
@@ -42,6 +43,7 @@ def test_a_changed_reply_gives_a_value_or_our_error(target: Target, kind: str) -
         assert came["value"] and (damaged or kind == "tiers"), came  # the hot tier repairs itself
 
 
+@pytest.mark.plain("its stores are those of hostile_stores.py, without encryption=")
 @STACK
 @pytest.mark.random
 @pytest.mark.parametrize("flavour", ["sync"])
@@ -54,6 +56,7 @@ def test_a_changed_index_reply_gives_a_value_or_our_error(target: Target) -> Non
             target.raw.execute_command("FT.DROPINDEX", name)
 
 
+@pytest.mark.plain("its stores are those of hostile_stores.py, without encryption=")
 @pytest.mark.slow
 @pytest.mark.random
 @pytest.mark.timeout(3600)

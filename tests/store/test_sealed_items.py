@@ -32,7 +32,10 @@ from redis_saver.errors import (
     UnsupportedFormat,
 )
 
-pytestmark = pytest.mark.also_on(cluster="async", redis62="sync", valkey="async", fakeredis="sync")
+pytestmark = [
+    pytest.mark.plain("each of its tests sets encryption= itself"),
+    pytest.mark.also_on(cluster="async", redis62="sync", valkey="async", fakeredis="sync"),
+]
 on_redis = pytest.mark.parametrize("target_name", ["redis"])
 
 NS, DEEP, OTHER = ("memories", "user-1"), ("memories", "user-1", "deep"), ("memories", "user/2")

@@ -32,6 +32,8 @@ from redis_saver._store import scripts
 from redis_saver._engine.requests import Call
 from redis_saver._store import server_search, writing
 
+pytestmark = pytest.mark.plain("the server cannot search in vectors that are sealed")
+
 NS = ("memories", "user-1")
 FRUIT = ["apple pie", "apple tart", "pear cake", "plum jam", "apple juice", "zero", "zero too"]
 HERE = pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tests.support.uniform import Target, Uniform
 
 from redis_saver._common.store_names import StoreKeyspace
 
-pytestmark = pytest.mark.parametrize("target_name", ["redis"])
+pytestmark = [pytest.mark.plain("the format of plain items"), pytest.mark.parametrize("target_name", ["redis"])]
 
 
 async def test_keys_and_bytes_match_the_documented_format(target: Target, store: Uniform) -> None:

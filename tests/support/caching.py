@@ -10,6 +10,7 @@ from typing import Any
 from tests.support.uniform import Target
 
 from redis_saver import AsyncRedisCache, RedisCache, RedisLLMCache
+from redis_saver._cache.entries import CacheKeyspace
 
 LABELS = (
     "", "a", "b", "a:b", "a\0b", "a\0", "\0", "\1", "\1\1", "a\1", "{1}", "}{", "*", "a*", "[ab]", "?", "\\", "\n", " ", "ä", "\U0001f600",
@@ -56,6 +57,11 @@ def cache_of(target: Target, *, client: Any = None, **options: Any) -> UniformCa
     kind: Any = AsyncRedisCache if target.flavour == "async" else RedisCache
     made = kind(client or target.client(), **target.settings(options))
     return UniformCache(made, native_async=target.flavour == "async")
+
+
+def keys_of(target: Target) -> list[bytes]:
+    """Return the cache's keys, except that of its data key, which has no deadline and stays."""
+    return [key for key in target.keys() if key != CacheKeyspace(target.prefix).data_key]
 
 
 def llm_cache_of(cache: UniformCache, **options: Any) -> UniformCache:

@@ -28,7 +28,7 @@ from redis_saver._engine.requests import Ask
 from redis_saver._storage.envelopes import HEAD, MAGIC
 from redis_saver.encryption import ColdSerializer, Encryption, Keyset, KeyStatus, Rotated
 
-pytestmark = pytest.mark.also_on(cluster="sync")
+pytestmark = [pytest.mark.plain("all of its savers encrypt"), pytest.mark.also_on(cluster="sync")]
 MODES = pytest.mark.parametrize("mode", ["write-through", "write-behind"])
 MARKER = "a secret of the user"
 
