@@ -419,7 +419,7 @@ async def test_plain_values_are_findings_for_an_encrypting_saver(target: Target)
     await sound(uniform, values=False)
 
 
-@pytest.mark.plain
+@pytest.mark.plain("it stores a plain write")
 async def test_concurrent_writes_are_not_reported_as_damage(target: Target) -> None:
     """An attempt with findings is repeated. If the thread changes during each, `check` raises `ThreadBusy`."""
     uniform = target.uniform()
@@ -519,7 +519,6 @@ async def test_a_scan_that_repeats_a_cursor_ends(target: Target) -> None:
 # -- two tiers
 
 
-@pytest.mark.plain
 async def test_tiers_that_agree_have_no_findings(tiers: Tiers) -> None:
     """Threads were written through, behind, with gaps, and filled. Records that cold lacks are only counted."""
     uniform = await tiers.uniform()
@@ -543,7 +542,7 @@ async def test_tiers_that_agree_have_no_findings(tiers: Tiers) -> None:
     assert (await sound(uniform, "behind")).compared == 1
 
 
-@pytest.mark.plain
+@pytest.mark.plain("what SQL changes in cold does not open")
 async def test_differences_between_the_tiers_are_named(tiers: Tiers) -> None:
     """Cold has another value, another parent, nothing, or something newer."""
     uniform, cold = await tiers.uniform(), await tiers.cold_uniform()
@@ -611,7 +610,6 @@ async def test_checkpoints_that_hot_cannot_read_are_not_compared(tiers: Tiers) -
     assert "it could not be compared with cold" in report.findings[0].what
 
 
-@pytest.mark.plain
 async def test_wrong_notes_about_cold_are_found(tiers: Tiers) -> None:
     uniform = await tiers.uniform(mode="write-behind", flusher=False)
     await uniform.get_tuple(config())
@@ -646,7 +644,7 @@ def ran(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str]
 
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("target_name", ["redis", "cluster"])
-@pytest.mark.plain
+@pytest.mark.plain("the command has no keys here")
 async def test_the_command_reports_each_thread(target: Target, capsys: pytest.CaptureFixture[str]) -> None:
     where = ("--redis", target.url, "--prefix", target.prefix)
     uniform = target.uniform()
@@ -703,7 +701,7 @@ def test_the_command_exits_with_2_if_it_cannot_run(
 
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("target_name", ["redis"])
-@pytest.mark.plain
+@pytest.mark.plain("the command has no keys here")
 async def test_the_command_compares_with_postgres(tiers: Tiers, capsys: pytest.CaptureFixture[str]) -> None:
     await lived(await tiers.uniform(), *LATE)
     where = ("--redis", tiers.target.url, "--prefix", tiers.target.prefix, "--postgres")

@@ -103,7 +103,6 @@ async def test_an_expected_checkpoint_is_read_after_its_chunks_were_forgotten(ta
     assert newest.config == where
 
 
-@pytest.mark.plain
 async def test_reading_an_older_checkpoint_does_not_make_the_next_put_dearer(target: Target) -> None:
     sent = []
     for looked_at in ((), ("000017", "000018")):
@@ -118,7 +117,8 @@ async def test_reading_an_older_checkpoint_does_not_make_the_next_put_dearer(tar
         sent.append(saver.saver.stats().bytes_sent - before)
         assert (await saver.get_tuple(config())).config == where
         await saver.delete_thread(config()["configurable"]["thread_id"])
-    assert sent[0] == sent[1]
+    # With encryption, each of the two threads has its own data key, so their lists of chunks are cut differently.
+    assert abs(sent[0] - sent[1]) <= (200 if target.is_encrypted else 0)
 
 
 async def test_a_checkpoint_put_again_with_other_versions_is_read_correctly(target: Target) -> None:

@@ -352,7 +352,6 @@ class Long:
 
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("kind", [None, list, _DeltaSnapshot])
-@pytest.mark.plain
 async def test_a_known_history_of_any_length_is_not_walked(target: Target, kind: Any) -> None:
     """This also holds if it has neither a value nor a write."""
     knows = Process(target)
@@ -362,12 +361,12 @@ async def test_a_known_history_of_any_length_is_not_walked(target: Target, kind:
     for number in range(3):
         await long.step(1 + number)
         _, ancestors = await answered(knows, lambda: knows.history(long.where))
-        assert ancestors == [1 + number]
+        # With encryption the checkpoint itself comes, too, because its header proves which one its parent is.
+        assert ancestors == [1 + number + target.is_encrypted]
         assert await answered(knows, lambda: knows.history(long.where)) < (500, [])
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-@pytest.mark.plain
 async def test_a_cold_process_reads_a_seed_and_the_writes_since(target: Target) -> None:
     long = Long(target.uniform())
     for _ in range(3):
@@ -375,7 +374,7 @@ async def test_a_cold_process_reads_a_seed_and_the_writes_since(target: Target) 
     await long.step(10)
     seed, writes = (len(long.uniform.saver.serde.dumps_typed(some)[1]) for some in (long.said[:149], long.said[149:]))
     size, ancestors = await answered(cold := Process(target), lambda: cold.history(long.where, "log"))
-    assert ancestors == [10]
+    assert ancestors == [10 + target.is_encrypted]
     assert size < 1.2 * (seed + writes)
 
 
@@ -694,7 +693,8 @@ THREADS = ("a", "b")
 class Operations:
     """Operations of four processes in turn: three with a cache and one without.
 
-    In some runs one of them compresses, or all encrypt.
+    In some runs one of them compresses, or all have a serializer that encrypts. With `encryption=`, nobody empties a
+    value in its version, which would be taken for damage.
     """
 
     def __init__(self, target: Target, seed: int) -> None:
@@ -762,7 +762,7 @@ class Operations:
         made = [one[3] for one in self.model.blobs if one[:3] == (thread, ns, channel)]
         others = [one for one in made if one.endswith(".x")]
         kind = self.chance.random()
-        if others and kind < 0.1:
+        if others and kind < 0.1 and not self.target.is_encrypted:
             return self.chance.choice(others)
         if kind < 0.2:
             return f"{self.number:032}.x"
@@ -816,7 +816,7 @@ class Operations:
         for channel in new:
             if chance.random() < 0.7:
                 values[channel] = self.value()
-            elif channel in values:
+            elif channel in values and not self.target.is_encrypted:
                 del values[channel]
                 self.model.emptied.add(versions[channel])
         await self.store(uniform, config(thread, ns, parent), checkpoint(values, versions, which), new)
@@ -885,7 +885,6 @@ class Operations:
 @pytest.mark.by_turns
 @pytest.mark.parametrize("target_name", targets("redis", "cluster"))
 @pytest.mark.parametrize("seed", seeds_and_slow(range(1), range(1, 2)))
-@pytest.mark.plain
 async def test_random_operations_match_inmemorysaver(
     target: Target, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -899,7 +898,6 @@ async def test_random_operations_match_inmemorysaver(
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(range(100, 110)))
 @pytest.mark.parametrize("target_name", targets("redis"))
-@pytest.mark.plain
 async def test_fifty_thousand_random_operations(target: Target, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta, "ANCESTORS_PER_PAGE", (200, 4)[seed % 2])
     await Operations(target, seed).run(5000)

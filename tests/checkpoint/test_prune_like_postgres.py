@@ -90,7 +90,6 @@ HERE: Any = {"configurable": {"thread_id": "t"}}
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 @pytest.mark.parametrize("flavour", ["sync"], indirect=True)
 @pytest.mark.parametrize("asks", [[False], [False, False], [True], [False, True], [False, False, True]])
-@pytest.mark.plain
 def test_a_pruned_graph_continues_as_on_postgres(both: Any, asks: list[bool]) -> None:
     hot, cold = both
     cold.delete_thread("t")

@@ -18,7 +18,6 @@ from tests.support.wrappers import Around
 from redis_saver import Pruned, RedisSaver
 from redis_saver._checkpoint import pruning
 from redis_saver._checkpoint.retention import Retention
-from redis_saver._checkpoint.copying import copy_thread
 from redis_saver._checkpoint import scripts
 from redis_saver._engine.requests import Call
 
@@ -312,7 +311,6 @@ async def test_writes_of_a_recent_checkpoint_are_not_strays(saver: Uniform) -> N
 )
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("lost", [("index",), ("data",), ("index", "data")])
-@pytest.mark.plain
 async def test_a_copy_starts_again_if_its_staged_keys_are_lost(target: Target, lost: Any, before: Any) -> None:
     """After a failover or an eviction during the copy, the target never gets a part of it."""
     uniform = target.uniform()
@@ -331,14 +329,13 @@ async def test_a_copy_starts_again_if_its_staged_keys_are_lost(target: Target, l
         return (yield request)
 
     Around(saver, around)
-    saver._driver.run(copy_thread(saver._context, "source", "target"))
+    saver.copy_thread("source", "target")
     assert seen["lost"] == 1
     assert ids(await uniform.list(config("target"))) == ids(await uniform.list(config("source")))
     assert len([key for key in target.keys() if b"{target}" in key]) == 2
 
 
 @pytest.mark.parametrize("flavour", ["sync"])
-@pytest.mark.plain
 async def test_a_dry_run_during_writes_counts_each_checkpoint_once(target: Target) -> None:
     uniform = target.uniform()
     await chain(uniform, "t", 400)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 import os
+import random
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import redis
 from langgraph.checkpoint.base import INTERRUPT
+from langgraph.checkpoint.postgres import PostgresSaver
 from tests.support.cases import case
 from tests.support.factories import checkpoint, config
 from tests.support.hostile import furnish
@@ -25,7 +28,7 @@ from tests.support.sharing import fields_of, texts
 from tests.support.uniform import Target, Uniform, shared
 from tests.support.wrappers import Around, Meanwhile, script_of
 
-from redis_saver import RedisSaver
+from redis_saver import RedisCache, RedisSaver, RedisStore, TieredSaver
 from redis_saver._checkpoint import scripts
 from redis_saver._storage.framing import pack, unpack
 from redis_saver._storage.sealing import ID
@@ -278,7 +281,8 @@ STEPS = 60
 
 ROTATING = """
 import sys, time, redis
-from redis_saver import RedisSaver
+from langgraph.checkpoint.postgres import PostgresSaver
+from redis_saver import RedisCache, RedisSaver, RedisStore, TieredSaver
 from redis_saver.encryption import Encryption, Keyset
 
 class Slow(Keyset):
@@ -286,16 +290,36 @@ class Slow(Keyset):
         time.sleep(0.01)
         return super().wrap(*arguments)
 
-saver = RedisSaver(redis.Redis(port=int(sys.argv[1])), encryption=Encryption(Slow.parse(sys.argv[2], "keys")))
-rotated = saver.rotate_keys(data=sys.argv[3] == "data")
-assert all("others wrote" in error for error in rotated.failed.values()), rotated.failed
+port, keys, what = sys.argv[1:]
+client, encryption = redis.Redis(port=int(port)), Encryption(Slow.parse(keys, "keys"))
+saver = RedisSaver(client, encryption=encryption)
+print("begins", flush=True)
+if "postgresql" in what:
+    with PostgresSaver.from_conn_string(what) as cold:
+        for part in (TieredSaver(saver, cold), RedisStore(client, encryption=encryption), RedisCache(client, encryption=encryption)):
+            assert part.rotate_keys().failed == {}
+else:
+    rotated = saver.rotate_keys(data=what == "data")
+    assert all("others wrote" in error for error in rotated.failed.values()), rotated.failed
 """
+
+
+def rotating(server: Server, what: str, *names: str) -> list[str]:
+    """Return a command that wraps data keys slowly.
+
+    Args:
+        server: The server.
+        what: `keys`, or `data` to encrypt threads again, or the URL of cold to rotate everything.
+        names: The keys, the primary key first.
+    """
+    text = ",".join(f"{name}={base64.b64encode(SECRETS[name]).decode()}" for name in names)
+    return [sys.executable, "-c", ROTATING, str(server.port), text, what]
 
 
 class Writer(threading.Thread):
     """Grows threads with its own saver, like another process."""
 
-    def __init__(self, number: int, make: Callable[[], RedisSaver]) -> None:
+    def __init__(self, number: int, make: Callable[[], Any]) -> None:
         super().__init__()
         self.number, self.make, self.stopped = number, make, threading.Event()
         self.heights: dict[str, int] = {}
@@ -312,8 +336,12 @@ class Writer(threading.Thread):
         except BaseException as error:
             self.error = error
 
-    def grow(self, saver: RedisSaver, thread: str) -> None:
+    def grow(self, saver: Any, thread: str) -> None:
         height = self.heights.get(thread, 0) + 1
+        self.put(saver, thread, height)
+        self.heights[thread] = height
+
+    def put(self, saver: Any, thread: str, height: int) -> None:
         parent = config(thread, "", f"{height - 1:06}" if height > 1 else None)
         made = checkpoint({"texts": lines(thread, height)}, {"texts": f"{height}"}, f"{height:06}")
         place = saver.put(parent, made, {"source": "loop", "step": height}, {"texts": f"{height}"})
@@ -321,7 +349,6 @@ class Writer(threading.Thread):
         read = saver.get_tuple(config(thread))
         assert read is not None
         assert read.checkpoint["channel_values"]["texts"] == lines(thread, height)
-        self.heights[thread] = height
 
 
 def lines(thread: str, height: int) -> list[str]:
@@ -343,8 +370,7 @@ def test_rotation_under_load_survives_a_kill(kind: str) -> None:
         writer.heights[f"busy {writer.number}"] = 1
         writer.start()
     saver = RedisSaver(server.client(), encryption=keys("new", "old"))
-    text = ",".join(f"{name}={base64.b64encode(SECRETS[name]).decode()}" for name in ("new", "old"))
-    command = [sys.executable, "-c", ROTATING, str(server.port), text, kind]
+    command = rotating(server, kind, "new", "old")
     try:
         program = subprocess.Popen(command)
         try:
@@ -380,41 +406,115 @@ def test_rotation_under_load_survives_a_kill(kind: str) -> None:
     server.stop()
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
-def test_rotation_survives_kills_of_the_server(kills: int) -> None:
-    """Clients write, and the rotating command runs, while the server is killed again and again (AOF always)."""
-    server = Server("--appendonly", "yes", "--appendfsync", "always")
-    filler = Writer(0, lambda: RedisSaver(server.client(), encryption=keys("old")))
-    old = filler.make()
+def grown_under_kills(
+    server: Server, kills: int, what: str, writer: type[Writer], make: Callable[..., Any]
+) -> dict[str, int]:
+    """Kill the server and the command again and again, while it rotates to and fro and clients write.
+
+    Args:
+        server: The server (AOF always).
+        kills: Number of kills.
+        what: What the command rotates.
+        writer: The kind of clients.
+        make: Makes a client's savers with the keys of these names.
+
+    Returns:
+        The acknowledged heights of all threads.
+    """
+    filler = writer(0, make)
+    old, heights = make("old"), filler.heights
     for number in range(60):
         filler.grow(old, f"idle {number}")
-    writers = [Writer(number, lambda: RedisSaver(server.client(), encryption=keys("new", "old"))) for number in (1, 2)]
-    saver = RedisSaver(server.client(), encryption=keys("new", "old"))
-    text = ",".join(f"{name}={base64.b64encode(SECRETS[name]).decode()}" for name in ("new", "old"))
-    command = [sys.executable, "-c", ROTATING, str(server.port), text, "keys"]
-    heights: dict[str, int] = dict(filler.heights)
-    for _ in range(kills):
-        program = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        writers = [Writer(writer.number + 2, writer.make) for writer in writers]  # they write threads of their own
-        for writer in writers:
-            writer.start()
-        time.sleep(0.7)
+    for kill in range(kills):
+        names = ("new", "old") if kill % 2 == 0 else ("old", "new")
+        program = subprocess.Popen(rotating(server, what, *names), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        writers = [writer(2 * kill + number, lambda: make("new", "old")) for number in (1, 2)]
+        for each in writers:
+            each.start()
+        assert program.stdout is not None and program.stdout.readline() == b"begins\n"
+        time.sleep(0.1 + 0.4 * random.random())
         server.kill()
-        server.start()
-        for writer in writers:
-            writer.stopped.set()
-            writer.join()
-            assert writer.error is None or isinstance(writer.error, redis.RedisError)
-            heights |= writer.heights
         program.kill()
         program.wait()
-    assert saver.rotate_keys().failed == {}
-    assert set(saver.key_status().threads) == {"new"}
-    reader = RedisSaver(server.client(), encryption=keys("new"))
+        program.stdout.close()
+        server.start()
+        for each in writers:
+            each.stopped.set()
+            each.join()
+            assert each.error is None or isinstance(each.error, redis.RedisError)
+            heights |= each.heights
+    return heights
+
+
+def check_heights(saver: Any, heights: dict[str, int]) -> None:
+    """Check that each thread has what was acknowledged."""
     for thread, height in heights.items():
-        saved = list(reader.list(config(thread)))
+        saved = list(saver.list(config(thread)))
         assert len(saved) in (height, height + 1), "a put whose reply was lost may be there"
         for one in saved:
-            number = int(one.checkpoint["id"])
-            assert one.checkpoint["channel_values"]["texts"] == lines(thread, number)
+            assert one.checkpoint["channel_values"]["texts"] == lines(thread, int(one.checkpoint["id"]))
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_rotation_survives_kills_of_the_server(kills: int) -> None:
+    server = Server("--appendonly", "yes", "--appendfsync", "always")
+
+    def saver(*names: str) -> RedisSaver:
+        return RedisSaver(server.client(), encryption=keys(*names))
+
+    heights = grown_under_kills(server, kills, "keys", Writer, saver)
+    assert saver("new", "old").rotate_keys().failed == {}
+    assert set(saver("new").key_status().threads) == {"new"}
+    check_heights(saver("new"), heights)
+    server.stop()
+
+
+class Everything(NamedTuple):
+    """All that rotation covers, as a process uses it."""
+
+    tiers: TieredSaver
+    store: RedisStore
+    cache: RedisCache[Any]
+
+
+class WriterOfAll(Writer):
+    """Grows a thread over two tiers, an item and an entry of a cache, all of one name."""
+
+    def put(self, saver: Everything, thread: str, height: int) -> None:
+        super().put(saver.tiers, thread, height)
+        saver.store.put(("items", thread), "item", {"texts": lines(thread, height)})
+        saver.cache.set({((thread,), "entry"): (lines(thread, height), None)})
+
+
+@pytest.mark.slow
+def test_rotation_of_all_survives_kills_of_the_server(database: str) -> None:
+    """The same for a store, a cache and the rows of cold."""
+    server = Server("--appendonly", "yes", "--appendfsync", "always")
+    with contextlib.ExitStack() as stack:
+
+        def everything(*names: str) -> Everything:
+            cold = stack.enter_context(PostgresSaver.from_conn_string(database))
+            client, encryption = server.client(), keys(*names)
+            return Everything(
+                TieredSaver(RedisSaver(client, encryption=encryption), cold),
+                RedisStore(client, encryption=encryption),
+                RedisCache(client, encryption=encryption, on_error="raise"),
+            )
+
+        heights = grown_under_kills(server, 10, database, WriterOfAll, everything)
+        for part in everything("new", "old"):
+            assert part.rotate_keys().failed == {}
+        reader = everything("new")
+        for part, names in zip(reader, (("threads", "rows"), ("partitions",), ("caches",)), strict=True):
+            status = part.key_status()
+            assert [set(getattr(status, name)) for name in names] == [{"new"}] * len(names)
+            assert (status.plain, status.failed) == (0, {})
+        check_heights(reader.tiers, heights)
+        for thread, height in heights.items():
+            item, entry = reader.store.get(("items", thread), "item"), reader.cache.get([((thread,), "entry")])
+            possible = [lines(thread, height), lines(thread, height + 1)]
+            assert item is not None and item.value["texts"] in possible
+            assert entry[(thread,), "entry"] in possible
+        server.client().flushall()
+        check_heights(reader.tiers, heights)
     server.stop()

@@ -101,7 +101,7 @@ PLANTED: dict[str, Any] = {
 
 @pytest.mark.parametrize("what", PLANTED)
 @pytest.mark.by_turns
-@pytest.mark.plain
+@pytest.mark.plain("encryption= refuses require_encryption=False")
 async def test_an_encrypting_saver_decodes_nothing_plain(target: Target, what: str) -> None:
     """The error says what and where, and comes before anything is decoded."""
     where = await thread(target.uniform(**encrypting()))
@@ -152,6 +152,7 @@ async def test_a_serializer_that_encrypts_only_some_values_is_refused(target: Ta
     assert after == before
 
 
+@pytest.mark.plain("encryption= implies require_encryption=True")
 async def test_contradictory_settings_are_refused(target: Target) -> None:
     for serde in (None, FastSerializer(), JsonPlusSerializer()):
         with pytest.raises(ValueError, match="names no cipher.*EncryptedSerializer"):
@@ -168,7 +169,7 @@ async def test_contradictory_settings_are_refused(target: Target) -> None:
 # -- strict
 
 
-@pytest.mark.plain
+@pytest.mark.plain("it stores plain values")
 async def test_strict_runs_no_code(target: Target) -> None:
     """A value that calls a function when decoded comes back as its data. A plain saver runs the function."""
     where = await thread(target.uniform())
