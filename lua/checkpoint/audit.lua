@@ -61,7 +61,7 @@ local function measured_value(field)
   local root = size <= MAX_ROOT and redis.call('HGET', data, field) or ''
   if not in_chunks(root) then root = '' end
   read_chunks(data, root, chunks)
-  places[field] = #values / 2
+  places[field] = math.floor(#values / 2)
   values[#values + 1], values[#values + 2] = size, root
   bytes = bytes + #root + 16
   return places[field]

@@ -141,7 +141,7 @@ local function point_of(id)
   if above(lowest, ARGV[at + 2]) then lowest = ARGV[at + 2] end
   for i = 1, #known do remaining[known[i]] = nil end
   open = open - #known
-  return (at - 5 - 2 * n) / 6
+  return math.floor((at - 5 - 2 * n) / 6)
 end
 
 -- Collects the channels that may get a value later from a missing checkpoint, because their versions are not unique.

@@ -57,7 +57,7 @@ local function free_version(next_free, version)
     free, many = free + many, 2 * many
   end
   while many > 1 do
-    many = many / 2
+    many = math.floor(many / 2)
     if count_versions(free, many) >= many then free = free + many end
   end
   next_free[version] = free + 1

@@ -55,8 +55,11 @@ class GuardedScript(NamedTuple):
     """Extra arguments, after those of `call`."""
 
     def call(self, *arguments: Argument) -> Call:
-        """Return the call. The owner's key is one of its keys only if needed."""
-        keys = (*self.keys, names.owner_beside(self.keys[0])) if self.writer else self.keys
+        """Return the call. The keys of the owner and the waiters are among its keys only if needed."""
+        keys = self.keys
+        if self.writer:
+            owner, waiters = names.ownership_beside(keys[0])
+            keys = (*keys, waiters, owner) if self.script.ends_ownership else (*keys, owner)
         writer = (self.writer,) if self.script.is_owned else ()
         return Call(self.script, keys, (*arguments, *self.more, *writer))
 

@@ -236,9 +236,10 @@ class Keyspace:
         return self.thread_of(key, key.rpartition(b"}:")[2])
 
 
-def owner_beside(index_key: bytes) -> bytes:
-    """Return the key of the owner of the thread with this index."""
-    return index_key[: -len(INDEX)] + OWNER
+def ownership_beside(index_key: bytes) -> tuple[bytes, bytes]:
+    """Return the keys of the owner and of the waiters of the thread with this index."""
+    tag = index_key[: -len(INDEX)]
+    return tag + OWNER, tag + WAITERS
 
 
 def checkpoint(ns: str, checkpoint_id: str) -> bytes:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _INCLUDE = re.compile(r"^--- @include (lib/\w+)\n", re.MULTILINE)
+_ENDS_OWNERSHIP = "--- @include lib/ends_ownership\n"
 _RULES = re.compile(r"^-- Rules: (.*)\.$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 
@@ -33,6 +34,8 @@ class Script(NamedTuple):
     """Rule `confirmed`: callers rely on its writes, so with `min_replicas` the driver waits for replicas."""
     is_owned: bool = False
     """Rule `owned`: it checks the writer, so it takes one more key and argument (`lua/lib/may_write.lua`)."""
+    ends_ownership: bool = False
+    """It includes `lua/lib/ends_ownership.lua`, so it takes the key of the waiters, too."""
 
 
 def load(path: str) -> Script:
@@ -40,7 +43,7 @@ def load(path: str) -> Script:
     source = _read(path)
     rules = set(rule[1].split(", ")) if (rule := _RULES.search(source)) else set[str]()
     text = _COMMENT.sub("", _included(source, set()))
-    return _made(path.rpartition("/")[2], text, rules)
+    return _made(path.rpartition("/")[2], text, rules)._replace(ends_ownership=_ENDS_OWNERSHIP in source)
 
 
 def _read(path: str) -> str:

