@@ -20,7 +20,7 @@
     ├── BacklogFull              the backlog of write-behind is at its limit; nothing was written
     ├── ReplicationTimeout       the primary has a write, but too few replicas have it
     ├── ClusterMoving            a slot was not served for `cluster_timeout` seconds   (also redis-py's ConnectionError)
-    ├── UnsupportedServer        the server is too old, or lacks a module
+    ├── UnsupportedServer        the server is too old, lacks a module, or runs scripts otherwise than Redis
     ├── IndexNotBuilt            the server's vector index is missing or incomplete
     ├── EndpointError            the source or target of a migration cannot be opened, or fails
     │   └── FileDamaged          an exported file is incomplete or damaged                        (also a ValueError)
@@ -215,7 +215,10 @@ class ClusterMoving(RedisSaverError, redis.ConnectionError):
 
 
 class UnsupportedServer(RedisSaverError):
-    """The server is older than Redis 6.2 or Valkey 7.2, or it lacks the module that `search="server"` needs."""
+    """The server is older than Redis 6.2 or Valkey 7.2, or fails a trial of what the scripts rely on.
+
+    The user's rights may be the reason. With `search="server"` it may lack the module.
+    """
 
 
 class IndexNotBuilt(RedisSaverError):

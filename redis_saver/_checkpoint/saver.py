@@ -25,6 +25,7 @@ from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
 from redis_saver._common.names import Keyspace
 from redis_saver._common.ttl import TTL
+from redis_saver._engine import probe
 from redis_saver._engine.requests import Stream
 from redis_saver._engine.runner import Driver
 from redis_saver._engine.stats import Counting, Measured, RedisStats
@@ -219,12 +220,17 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         return f"{type(self).__name__}({self._driver.server}, prefix={shown(self._context.keyspace.prefix)}, ttl={ttl})"
 
     async def asetup(self) -> None:
-        """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.
+        """Check the server's version, and try what the scripts rely on.
+
+        The trial uses two keys of its own for an instant. It skips what a replica or a user who only reads may not do.
+        May be called any number of times. Cost: one round trip more than the version.
 
         Raises:
-            UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2.
+            UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2, or something does not work. The message names
+                it and the remedy.
         """
         await self._driver.acheck_version()
+        await self._driver.arun(probe.check(self._driver.prefix))
 
     def stats(self) -> RedisStats:
         """Return a copy of this process's counters. Nothing is sent."""
@@ -446,12 +452,17 @@ class RedisSaver(Saver[base.SyncClient], base.Block):
     _driver_class = sync.SyncDriver
 
     def setup(self) -> None:
-        """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.
+        """Check the server's version, and try what the scripts rely on.
+
+        The trial uses two keys of its own for an instant. It skips what a replica or a user who only reads may not do.
+        May be called any number of times. Cost: one round trip more than the version.
 
         Raises:
-            UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2.
+            UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2, or something does not work. The message names
+                it and the remedy.
         """
         self._driver.check_version()
+        self._driver.run(probe.check(self._driver.prefix))
 
     @classmethod
     @keywords.checked

@@ -26,12 +26,14 @@ from redis_saver._cli.servers import Servers
 from redis_saver._common import times
 from redis_saver._common.display import counted, printable
 from redis_saver._common.names import DIRTY, Keyspace
+from redis_saver._engine import probe
 from redis_saver._engine.requests import Batch, Call, Operation
+from redis_saver._engine.runner import Driver
 from redis_saver._inspector.values import state_of
 from redis_saver._migrate.savers import our_prefixes
 from redis_saver._tiered import scripts
 from redis_saver._tiered.thread_info import Damaged, threads_of
-from redis_saver.errors import EndpointError, ThreadBusy, ThreadNotFound
+from redis_saver.errors import EndpointError, ThreadBusy, ThreadNotFound, UnsupportedServer
 
 MAX_NAMED = 20
 """Maximum number of threads to name."""
@@ -190,9 +192,9 @@ _Rows: TypeAlias = Iterable[tuple[object, Finding]]
 def _doctor(servers: Servers, *, as_json: bool = JSON) -> int:
     """Check whether a server fits savers, and whether its threads are sound. Each finding has a remedy.
 
-    The server: version, role, persistence, eviction, memory, slow scripts, missing rights.
+    The server: what the scripts rely on, version, role, persistence, eviction, memory, slow scripts, missing rights.
     The threads: damage, threads that never expire, owners whose lease has expired, the backlog for cold.
-    It writes nothing, and reads no values. The command check reads them.
+    It writes a few keys of its own for some milliseconds, and reads no values. The command check reads them.
 
     Exit codes:
         0: nothing is wrong.
@@ -202,14 +204,9 @@ def _doctor(servers: Servers, *, as_json: bool = JSON) -> int:
     If the user lacks rights, they are named, and everything else is checked.
     """
     with servers.savers() as savers:
-        answers, threads = Answers(savers.hot), overview(savers.hot)
-        prefixes = our_prefixes(driver_of(savers.hot))
-        results = [*_of_servers(answers, threads.counts, servers.prefix)]
-    rows = [*_of_threads(threads, servers.prefix), *_of_cold(threads.counts), *_of_prefixes(prefixes, servers.prefix)]
-    for right in answers.refused:
-        what = f"this user may not call {right.replace('|', ' ').upper()}, so that was not checked"
-        rows.append((True, _info("rights", what, f"allow +{right}, or use another user")))
-    results += [finding for holds, finding in rows if holds]
+        results = [finding for holds, finding in _of_scripts(driver_of(savers.hot), servers.prefix) if holds]
+        if not any(finding.severity == "error" for finding in results):  # else no thread can be read
+            results += _of_all_else(savers.hot, servers.prefix)
     lines: list[Sequence[str | Text]] = []
     for result in results:
         if as_json:
@@ -219,6 +216,47 @@ def _doctor(servers: Servers, *, as_json: bool = JSON) -> int:
     if not as_json:
         screen.table(("", "", ""), lines, wrapped=True)
     return 1 if any(result.severity in ("error", "warning") for result in results) else 0
+
+
+def _of_scripts(driver: Driver[Any], prefix: str) -> _Rows:
+    """Try what the scripts rely on."""
+    about, traffic = "scripts", driver.traffic  # type: ignore[attr-defined]
+    loads = traffic.script_loads
+    try:
+        core, trial = (driver.run(probe.probe(prefix, everything=everything)) for everything in (False, True))
+    except UnsupportedServer as error:
+        yield True, _error(about, str(error), "docs/servers.md says what is known of servers")
+        return
+    remedy = "each call sends its script again. Let the proxy or server keep the scripts of EVAL"
+    yield traffic.script_loads > loads + 1, _warning(about, "NOSCRIPT follows an EVAL of the same script", remedy)
+    for failure in core.failures:
+        yield True, _error(about, failure, probe.remedy_of(failure))
+    more = [failure for failure in trial.failures if failure not in core.failures]
+    for failure in more:
+        refused = probe.is_refused(failure)
+        about_use = "ownership, two tiers and stores need it"
+        yield refused, _info("rights", failure, f"{about_use}: {probe.remedy_of(failure)}")
+        yield not refused, _error(about, failure, f"{about_use}: {probe.remedy_of(failure)}")
+    skipped = f"writes were not tried: {trial.refused}"
+    yield trial.refused, _info(about, skipped, "run doctor on the primary, as a user who may write")
+    if trial.refused or core.failures:
+        return
+    alone = probe.is_isolated(driver, prefix)
+    what = "other commands run between those of a script, so threads will be damaged"
+    yield not alone, _error(about, what, "Garnet: start it with --lua-transaction-mode; else it cannot be used")
+    yield alone and not more, _ok(about, "everything that scripts rely on works, and each one runs alone")
+
+
+def _of_all_else(saver: RedisSaver, prefix: str) -> Iterator[Finding]:
+    """Check the servers and the threads."""
+    answers, threads = Answers(saver), overview(saver)
+    yield from _of_servers(answers, threads.counts, prefix)
+    prefixes = our_prefixes(driver_of(saver))
+    rows = [*_of_threads(threads, prefix), *_of_cold(threads.counts), *_of_prefixes(prefixes, prefix)]
+    for right in answers.refused:
+        what = f"this user may not call {right.replace('|', ' ').upper()}, so that was not checked"
+        rows.append((True, _info("rights", what, f"allow +{right}, or use another user")))
+    yield from (finding for holds, finding in rows if holds)
 
 
 def _of_servers(answers: Answers, counts: Mapping[str, Any], prefix: str) -> Iterator[Finding]:

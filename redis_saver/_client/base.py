@@ -83,6 +83,8 @@ class RedisDriver(Driver[Request]):
         configs.number("cluster_timeout", cluster_timeout, 0)
         configs.number("min_replicas", min_replicas, 0, whole=True)
         configs.number("replica_timeout", replica_timeout, 0.001)
+        self.prefix: str = prefix
+        """Beginning of all keys."""
         self.server: str = clients.described(client)
         """URL of the server for messages, without login and options."""
         self._what, self._is_closed = f"the {taker.lower()} on {self.server}", False

@@ -16,7 +16,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from redis.exceptions import RedisClusterException, RedisError
 
-from redis_saver._checkpoint.saver import RedisSaver
+from redis_saver._checkpoint.saver import RedisSaver, driver_of
 from redis_saver._client import clients, urls
 from redis_saver._client.sync import SyncDriver
 from redis_saver._common import postgres
@@ -200,7 +200,10 @@ def _open_ours(wanted: _Wanted, stack: ExitStack) -> Any:
     saver = stack.enter_context(context)
     if not wanted.require_encryption:
         saver._context = saver._context._replace(reads_plain_threads=True)  # noqa: SLF001
-    saver.setup()
+    if wanted.target:
+        saver.setup()
+    else:
+        driver_of(saver).check_version()
     return endpoint_of(saver, wanted.name)
 
 

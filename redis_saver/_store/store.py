@@ -31,6 +31,7 @@ from redis_saver._common.limits import Limits
 from redis_saver._common.names import Keyspace
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, StoreKeyspace
 from redis_saver._common.ttl import TTL, Expiry
+from redis_saver._engine import probe
 from redis_saver._engine.requests import Operation, T
 from redis_saver._engine.stats import Counting, Measured, RedisStats
 from redis_saver._serde.serializer import FastSerializer, chosen
@@ -382,15 +383,17 @@ class Store(Rotates, BaseStore, Generic[ClientT]):
     # -- beyond LangGraph's interface
 
     async def asetup(self) -> None:
-        """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.
+        """Check the server's version, and try what the scripts rely on, as `RedisSaver.setup` does.
 
         With `index={"search": "server"}` it also makes the server's index of vectors, if it is missing: it stores the
         documents of all items, makes the index, and waits until the server has indexed them.
 
         Raises:
-            UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2, or lacks the vector search that `index` needs.
+            UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2, something does not work, or the vector search
+                that `index` needs is missing.
         """
         await self._driver.acheck_version()
+        await self._driver.arun(probe.check(self._driver.prefix))
         if self._context.has_documents:
             await self._arun(server_search.setup(self._context))
 
@@ -557,8 +560,9 @@ class RedisStore(Store[SyncClient], Block):
     _driver_class = SyncDriver
 
     def setup(self) -> None:
-        """Check the server's version, and make its own index of vectors, as `asetup` says."""
+        """Check the server, and make its own index of vectors, as `asetup` says."""
         self._driver.check_version()
+        self._driver.run(probe.check(self._driver.prefix))
         if self._context.has_documents:
             self._run(server_search.setup(self._context))
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from tests.support.cases import each
+from tests.support.lua_server import lua51, lua54
 
 from redis_saver import errors
 from redis_saver._cache import cache as cache_scripts
 from redis_saver._checkpoint import scripts as checkpoint_scripts
-from redis_saver._engine import replies, scripts
+from redis_saver._engine import probe as probe_scripts, replies, scripts
 from redis_saver._store import scripts as store_scripts
 from redis_saver._tiered import scripts as tiered_scripts
 
@@ -30,7 +31,7 @@ def split(name: str) -> tuple[str, str]:
 
 
 def test_the_loaded_scripts_are_those_in_the_folder() -> None:
-    modules = (cache_scripts, checkpoint_scripts, store_scripts, tiered_scripts)
+    modules = (cache_scripts, checkpoint_scripts, probe_scripts, store_scripts, tiered_scripts)
     values = [value for module in modules for value in vars(module).values()]
     loaded = {value.name for value in values if isinstance(value, scripts.Script)}
     assert loaded == {name.rpartition("/")[2] for name in NAMES}
@@ -84,6 +85,14 @@ def test_the_header_declares_keys_arguments_results_and_errors(name: str) -> Non
         )
         ours += r"|(string|sorted set) +<prefix>:cache:\{<shard>\}:(generation|index)\b|strings <prefix>:cache:\{<shard>\}:lease:<namespace><key>"
         assert re.search(of_stores if name.startswith("store/") else ours, key)
+
+
+@each(NAMES)
+def test_the_script_compiles_in_each_lua(name: str) -> None:
+    """Redis runs Lua 5.1, Dragonfly and Garnet 5.4."""
+    for module in (lua51, lua54):
+        compiles = module.LuaRuntime(encoding=None).eval(b"loadstring or load")
+        assert compiles(scripts.load(name).text.encode()) is not None
 
 
 @each(NAMES)

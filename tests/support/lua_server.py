@@ -9,7 +9,6 @@ server that cannot work.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,11 +16,17 @@ from hashlib import sha1
 from typing import Any, BinaryIO
 
 import hiredis
+from lupa import lua51, lua54  # before fakeredis, which loads one of them for all modules: then the other one crashes
 
 _PRELUDE = b"""
 local call = ...
 unpack = table.unpack or unpack
-redis = { call = function(...) return call(false, ...) end, pcall = function(...) return call(true, ...) end }
+redis = { pcall = call }
+function redis.call(...)
+  local reply = call(...)
+  if type(reply) == 'table' and reply.err then error('reply: ' .. reply.err, 0) end
+  return reply
+end
 function redis.error_reply(text) return { err = text } end
 function redis.status_reply(text) return { ok = text } end
 setmetatable(_G, {
@@ -50,6 +55,7 @@ class LuaServer:
         forgets: True to reply NOSCRIPT to each EVALSHA.
         prelude: Lua code that spoils the functions of scripts.
         max_arguments: Maximum number of arguments of a command.
+        bits: Bits of an integer in a reply.
     """
 
     def __init__(
@@ -62,9 +68,12 @@ class LuaServer:
         forgets: bool = False,
         prelude: bytes = b"",
         max_arguments: int = 1 << 20,
+        bits: int = 64,
     ) -> None:
-        self.behind, self.lua, self.forgets, self.prelude = port, importlib.import_module(f"lupa.{lua}"), forgets, prelude
+        self.behind, self.forgets, self.prelude = port, forgets, prelude
+        self.lua: Any = {"lua51": lua51, "lua54": lua54}[lua]
         self.faults, self.max_arguments = {name.encode(): text for name, text in (faults or {}).items()}, max_arguments
+        self.largest = 1 << (bits - 1)
         self.scripts: dict[bytes, bytes] = {}
         self.turn: Any = threading.RLock() if isolated else contextlib.nullcontext()
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -180,11 +189,16 @@ class _Session:
         except ScriptError as error:
             return b"-" + error.args[0] + b" script: " + sha + b", on @user_script:1.\r\n"
         except self._server.lua.LuaError as error:
-            text = str(error).split("\n")[0].encode("utf-8", "replace")
+            text = str(error).split("\nstack traceback")[0].encode("utf-8", "replace")
+            if text.startswith(b"reply: "):
+                return b"-" + text[7:] + b" script: " + sha + b", on @user_script:1.\r\n"
             return b"-ERR Error running script (call to f_" + sha + b"): @" + text.lstrip(b"@") + b"\r\n"
 
-    def _call(self, is_protected: bool, *words: Any) -> Any:
-        command = [word if isinstance(word, bytes) else _integer(word) for word in words]
+    def _call(self, *words: Any) -> Any:
+        try:
+            command = [word if isinstance(word, bytes) else _integer(word) for word in words]
+        except ScriptError as error:
+            return self._as_lua(error)
         name = command[0].upper()
         named = command[1:] if name in _MANY_KEYS else command[1 : 3 if name == b"RENAME" else 2]
         reply: Any = None
@@ -194,13 +208,11 @@ class _Session:
             reply = ScriptError(b"ERR script tried accessing undeclared key")
         else:
             reply = self._command(command)
-        if isinstance(reply, ScriptError):
-            if not is_protected:
-                raise reply
-            return self._runtime.table_from({b"err": reply.args[0]})
         return self._as_lua(reply)
 
     def _as_lua(self, reply: Any) -> Any:
+        if isinstance(reply, ScriptError):
+            return self._runtime.table_from({b"err": reply.args[0]})
         if isinstance(reply, list):
             return self._runtime.table_from([self._as_lua(each) for each in reply])
         if isinstance(reply, str):
@@ -216,7 +228,7 @@ class _Session:
         if isinstance(value, bytes):
             return b"$%d\r\n%b\r\n" % (len(value), value)
         if isinstance(value, (int, float)):
-            return b":" + _integer(value) + b"\r\n"
+            return b":" + _integer(min(value, self._server.largest)) + b"\r\n"
         if value[b"err"] is not None:
             return b"-" + value[b"err"] + b"\r\n"
         if value[b"ok"] is not None:

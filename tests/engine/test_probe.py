@@ -1,0 +1,155 @@
+"""The probe finds what each unfit server lacks, and nothing on a supported one."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from tests.support.acl import acl_rule
+from tests.support.lua_server import LuaServer
+from tests.support.servers import Server, url_of
+from tests.support.uniform import Target
+
+from redis_saver import RedisSaver, UnsupportedServer
+from redis_saver._checkpoint.saver import driver_of
+from redis_saver._cli.main import main
+from redis_saver._engine import probe
+
+NO_COMMAND = b"ERR unknown command"
+UNFIT: dict[str, tuple[dict[str, Any], str]] = {
+    "no EVALSHA": ({"faults": {"EVALSHA": NO_COMMAND + b" 'EVALSHA'"}}, "runs no Lua scripts.*--lua"),
+    "no Lua in Garnet": (
+        {"faults": {"EVALSHA": b"ERR This instance has Lua scripting support disabled"}},
+        "runs no Lua scripts.*--lua-transaction-mode",
+    ),
+    "no EVAL": ({"forgets": True, "faults": {"EVAL": NO_COMMAND + b" 'EVAL'"}}, "runs no Lua scripts"),
+    "no rights to EVALSHA": ({"faults": {"EVALSHA": b"NOPERM no"}}, "rights do not suffice: allow"),
+    "no TIME": ({"faults": {"script TIME": b"ERR not allowed from script"}}, "TIME: ERR not allowed"),
+    "no PEXPIREAT": ({"faults": {"script PEXPIREAT": NO_COMMAND}}, "PEXPIREAT: ERR unknown.*lacks the command"),
+    "no rights within scripts": ({"faults": {"script HDEL": b"NOPERM no"}}, "HDEL: NOPERM.*rights do not suffice"),
+    "no unpack": ({"prelude": b"rawset(_G, 'unpack', nil)"}, "variable 'unpack'.*cannot be used"),
+    "another string.find": ({"prelude": b"string.find = function() return 1 end"}, "string.find: 1;?"),
+    "short numbers": (
+        {"prelude": b"local f = string.format string.format = function(p, ...) return f((p:gsub('%.0f', '.6g')), ...) end"},
+        "string.format",
+    ),
+    "floats for integers": ({"prelude": b"math.floor = function(x) return x // 1 + 0.0 end"}, "numbers: 3.0 17"),
+    "integers of 32 bits": ({"bits": 32}, "replies: .*9007199254740992"),
+}
+
+
+@pytest.fixture
+def unfit() -> Iterator[Callable[..., LuaServer]]:
+    made: list[LuaServer] = []
+
+    def start(**options: Any) -> LuaServer:
+        made.append(LuaServer(int(url_of("redis").rpartition(":")[2]), **options))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.stop()
+
+
+@pytest.mark.everywhere
+async def test_a_supported_server_passes_and_keeps_nothing(target: Target) -> None:
+    saver = target.uniform()
+    await saver.setup()
+    await target.store().setup()
+    with RedisSaver.from_conn_string(target.url, prefix=target.prefix) as blocking:
+        assert driver_of(blocking).run(probe.probe(target.prefix, everything=True)) == ("", [])
+    assert target.keys() == []
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_both_protocols_pass(protocol: int) -> None:
+    with RedisSaver.from_conn_string(url_of("redis"), client_options={"protocol": protocol}) as saver:
+        saver.setup()
+        assert driver_of(saver).run(probe.probe("p", everything=True)) == ("", [])
+        assert probe.is_isolated(driver_of(saver), "p")
+
+
+def test_setup_takes_two_round_trips() -> None:
+    with RedisSaver.from_conn_string(url_of("redis")) as saver:
+        saver.setup()  # may have to send the text
+        before = saver.stats().round_trips
+        saver.setup()
+        assert saver.stats().round_trips - before == 2
+
+
+@pytest.mark.parametrize("what", UNFIT)
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+async def test_setup_refuses_a_server_that(what: str, flavour: str, unfit: Any) -> None:
+    options, message = UNFIT[what]
+    target = Target("redis", flavour, unfit(**options).url, f"unfit{os.getpid()}")
+    for made in (target.uniform(), target.store()):
+        with pytest.raises(UnsupportedServer, match=message):
+            await made.setup()
+    await target.close()
+
+
+def test_other_errors_pass_unchanged(unfit: Any) -> None:
+    for text, kind in ((b"LOADING wait", redis.BusyLoadingError), (b"ERR no slot", redis.ResponseError)):
+        with (
+            RedisSaver.from_conn_string(unfit(faults={"EVALSHA": text}).url, client_options={"retry": None}) as saver,
+            pytest.raises(kind),
+        ):
+            saver.setup()
+
+
+@pytest.mark.parametrize("text", [b"READONLY replica", b"OOM full", b"NOPERM no", b"MISCONF disk"])
+def test_setup_skips_writes_that_are_refused_for_now(text: bytes, unfit: Any) -> None:
+    with RedisSaver.from_conn_string(unfit(faults={"script HSET": text}).url) as saver:
+        saver.setup()
+        assert driver_of(saver).run(probe.probe("p")).refused == text.decode()
+
+
+def test_the_documented_rights_suffice_and_each_one_is_missed() -> None:
+    server = Server()
+    raw, rule = server.client(), acl_rule("standalone").split()
+    raw.execute_command(*rule)
+    url = f"redis://checkpoints:secret@127.0.0.1:{server.port}"
+    with RedisSaver.from_conn_string(url) as saver:
+        saver.setup()
+        denied = {entry["object"] for entry in raw.acl_log()}
+        assert denied <= {"client", "client|setinfo"}
+        for name in (word[1:] for word in rule if word.startswith("+")):
+            if name in ("eval", "scan"):  # the server knows the script; SCAN is in none
+                continue
+            raw.execute_command("ACL", "SETUSER", "checkpoints", f"-{name}")
+            if name == "hset":  # a user who only reads
+                saver.setup()
+            else:
+                with pytest.raises(UnsupportedServer, match=name.upper() if name != "evalsha" else "script"):
+                    saver.setup()
+            raw.execute_command("ACL", "SETUSER", "checkpoints", f"+{name}")
+    server.stop()
+
+
+def test_scripts_that_do_not_run_alone_are_noticed(unfit: Any) -> None:
+    for isolated in (False, True):
+        with RedisSaver.from_conn_string(unfit(isolated=isolated).url) as saver:
+            assert probe.is_isolated(driver_of(saver), "p") is isolated
+
+
+DOCTOR: dict[str, tuple[dict[str, Any], int, str]] = {
+    "not isolated": ({"isolated": False}, 1, "error +scripts.*other commands run between.*--lua-transaction-mode"),
+    "no scripts": ({"faults": {"EVALSHA": NO_COMMAND + b" 'EVALSHA'"}}, 1, "error +scripts.*runs no Lua scripts"),
+    "NOSCRIPT for ever": ({"forgets": True}, 1, "warning +scripts +NOSCRIPT follows an EVAL"),
+    "few arguments": ({"max_arguments": 1000}, 1, "error +scripts.*too many arguments.*raise its limit"),
+    "no rights to SET": ({"faults": {"script SET": b"NOPERM no"}}, 0, "info +rights +SET: NOPERM no"),
+    "no ZREVRANGE": ({"faults": {"script ZREVRANGE": NO_COMMAND}}, 1, "error +scripts +ZREVRANGE.*lacks the command"),
+    "a replica": ({"faults": {"script HSET": b"READONLY no"}}, 0, "info +scripts +writes were not tried: READONLY"),
+}
+
+
+@pytest.mark.parametrize("what", DOCTOR)
+def test_doctor_reports(what: str, unfit: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    options, code, text = DOCTOR[what]
+    assert main(["doctor", "--redis", unfit(**options).url, "--prefix", "p"]) == code
+    out = " ".join(capsys.readouterr().out.split())
+    assert re.search(text, out), out
