@@ -55,7 +55,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--postgres-url", help="a Postgres that nobody else uses; else one is started")
     parser.add_argument("--name", help="name of the result's file; by default date and time")
     parser.add_argument("--results", type=Path, default=results.FOLDER, help="folder of the results")
-    commands = parser.add_subparsers(dest="command", metavar="plot | pages | profile")
+    commands = parser.add_subparsers(dest="command", metavar="plot | pages | profile | third-party")
     plot = commands.add_parser("plot", help="draw the plots of a result again")
     plot.add_argument("file", type=Path)
     written = commands.add_parser("pages", help="write the tables of README.md and docs/ with the figures of a result")
@@ -65,6 +65,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     profile.add_argument("--async", action="store_true", dest="asynchronous")
     profile.add_argument("--seconds", type=float, default=10)
     profile.add_argument("--saver", default="redis_saver", choices=list(OPENERS))
+    others = commands.add_parser(
+        "third-party", help="run other people's benchmarks; without arguments, say how to get them"
+    )
+    others.add_argument("--langgraph", type=Path, metavar="CHECKOUT", help="of langchain-ai/langgraph")
+    others.add_argument("--deerflow", type=Path, metavar="CHECKOUT", help="of bytedance/deer-flow")
+    others.add_argument("--coding-agent", action="store_true", help="200 turns, as LangChain describes them")
     given = parser.parse_args(arguments)
     for name in given.only or []:
         if name not in WORKLOADS:
@@ -149,12 +155,34 @@ def main(arguments: list[str] | None = None) -> None:
             if absent:
                 raise SystemExit(f"{given.saver}: {absent[given.saver]}")
             profiling.profile(contestants[0], setting.loop, given.messages, given.asynchronous, given.seconds, console)
+    elif given.command == "third-party":
+        run_third_party(given, console)
     else:
         result = measure(given, console)
         file = results.save(result, given.results, given.name)
         table.show(result, console)
         console.print(f"written: {file}")
         draw(result, given, console)
+
+
+def run_third_party(given: argparse.Namespace, console: Console) -> None:
+    from bench import third_party
+
+    chosen = {name: getattr(given, name) for name in ("langgraph", "deerflow", "coding_agent")}
+    if not any(chosen.values()):
+        console.print(third_party.SOURCES, markup=False, highlight=False)
+        return
+    started, clock = results.now(), time.monotonic()
+    with ExitStack() as stack:
+        contestants, absent = open_all(
+            setting_of(given, stack), given.names if given.savers else list(third_party.SAVERS)
+        )
+        run = Run(contestants, asyncio.new_event_loop(), given.quick, given.smallest, advance=console.print)
+        stack.callback(run.loop.close)
+        third_party.measure(run, **chosen)
+        result = results.collect(run, absent, started, time.monotonic() - clock) | {"budgets": []}
+    table.show(result, console)
+    console.print(f"written: {results.save(result, given.results, given.name or 'third-party', latest=False)}")
 
 
 def draw(result: results.Result, given: argparse.Namespace, console: Console) -> None:

@@ -84,13 +84,14 @@ def now() -> datetime:
     return datetime.now(timezone.utc)
 
 
-def save(result: Result, folder: Path, name: str | None) -> Path:
-    """Write the result under its name (default: its start time), and as `latest.json`."""
+def save(result: Result, folder: Path, name: str | None, *, latest: bool = True) -> Path:
+    """Write the result under its name (default: its start time), and by default as `latest.json`."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{name or result['started'][:16].replace(':', '')}.json"
     text = json.dumps(result, indent=1).replace("\n   ", " ").replace("\n  }", "}")
     file.write_text(text + "\n")
-    (folder / "latest.json").write_text(text + "\n")
+    if latest:
+        (folder / "latest.json").write_text(text + "\n")
     return file
 
 

@@ -45,7 +45,8 @@ def show(result: Result, console: Console) -> None:
     for budget in result["budgets"]:
         met = {True: "[green]yes", False: "[red]no", None: "not measured"}[budget["met"]]
         budgets.add_row(budget["budget"], budget["limit"], number(budget["measured"]), met)
-    console.print(budgets)
+    if result["budgets"]:
+        console.print(budgets)
 
 
 def show_workload(rows: list[dict[str, Any]], savers: list[str], workload: str, console: Console) -> None:
