@@ -466,6 +466,7 @@ def test_numpy_is_needed_only_with_an_index(target: Target, model: Model, monkey
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.plain("it gives an item the bytes of another one")
 async def test_vectors_are_encrypted_like_values(target: Target, model: Model) -> None:
     serde = EncryptedSerializer.from_pycryptodome_aes(StrictSerializer(), key=b"k" * 16)
     store = target.store(index=model.index(fields=["text"]), serde=serde)

@@ -15,7 +15,7 @@ from langgraph.store.base import GetOp, PutOp
 from tests.support.proxy import Proxy, proxy, retrying
 from tests.support.servers import TARGETS, Server
 from tests.support.stores import check_sound, members
-from tests.support.uniform import Target, Uniform
+from tests.support.uniform import Target, Uniform, encryption
 from tests.support.wrappers import Around, ran
 
 from redis_saver import Conflict, KeyConflict, RedisStore, StoreDamaged, UnsupportedFormat
@@ -239,8 +239,10 @@ async def test_a_full_server_refuses_puts_and_answers_reads(target: Target) -> N
     server.stop()
 
 
-def write_for_ever(url: str, prefix: str, number: int) -> None:
-    with RedisStore.from_conn_string(url, prefix=prefix, client_options={"client_name": prefix}) as store:
+def write_for_ever(url: str, prefix: str, number: int, is_encrypted: bool) -> None:
+    setting = encryption() if is_encrypted else None
+    options = {"client_name": prefix}
+    with RedisStore.from_conn_string(url, prefix=prefix, encryption=setting, client_options=options) as store:
         turn = 0
         while True:
             turn += 1
@@ -254,7 +256,10 @@ def write_for_ever(url: str, prefix: str, number: int) -> None:
 @pytest.mark.parametrize("target_name", ["redis"])
 async def test_killed_writers_leave_each_batch_whole_and_reachable(target: Target) -> None:
     context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=write_for_ever, args=(target.url, target.prefix, number)) for number in range(4)]
+    given = target.url, target.prefix
+    writers = [
+        context.Process(target=write_for_ever, args=(*given, number, target.is_encrypted)) for number in range(4)
+    ]
     for writer in writers:
         writer.start()
     deadline = time.monotonic() + 60

@@ -210,6 +210,11 @@ class Cold(Uniform):
         self.saver, self.native_async = saver, native_async
 
 
+def reaches_cold(tiers: Tiers, request: Any) -> bool:
+    """True if a request calls cold with values. With encryption, that is the call in which they are sealed."""
+    return isinstance(request, ColdCall) and request.is_sealed == tiers.target.is_encrypted
+
+
 class OpenedCold:
     """The cold saver, as operations of a saver with `encryption=` use it."""
 

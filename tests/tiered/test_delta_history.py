@@ -10,7 +10,7 @@ from tests.support.factories import checkpoint, config, late_id
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from tests.support.seeds import seeds_and_slow, targets
-from tests.support.tiering import BEHIND, FlakySaver, Tiers, drained, keys_of
+from tests.support.tiering import BEHIND, FlakySaver, Tiers, drained, keys_of, reaches_cold
 from tests.support.uniform import Uniform
 from tests.support.wrappers import Around
 
@@ -117,7 +117,7 @@ async def another(tiers: Tiers, mode: str) -> tuple[Uniform, list[str]]:
     made, asked = await tiers.uniform(**(BEHIND if mode == "write-behind" else {})), list[str]()
 
     def of_cold(request: Any) -> Any:
-        if isinstance(request, ColdCall):
+        if reaches_cold(tiers, request):
             asked.append(request.method)
         return (yield request)
 
@@ -177,7 +177,7 @@ async def test_a_write_during_a_fill_ends_the_fill_lease(tiers: Tiers, after: bo
     written = list[Any]()
 
     def meanwhile(request: Any) -> Any:
-        is_list = isinstance(request, ColdCall) and request.method == "list"
+        is_list = reaches_cold(tiers, request) and request.method == "list"
         if is_list and not after:
             yield from write()
         reply = yield request
