@@ -231,6 +231,6 @@ def test_server_work_does_not_grow_with_the_history(target: Target) -> None:
                 assert called <= A_CALL[what], (what, length, scripts, called)
                 took.setdefault(what, []).append(called)
     # With encryption the digests by which lists of chunks are cut differ between threads, and so do their numbers.
-    most = 1.1 if target.is_encrypted else 1
+    most = 1.5 if target.is_encrypted else 1
     grown = {what: counts for what, counts in took.items() if max(counts) > most * min(counts)}
     assert not grown

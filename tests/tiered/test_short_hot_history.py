@@ -169,9 +169,13 @@ async def test_a_trim_keeps_checkpoints_that_get_writes_meanwhile(tiers: Tiers) 
             late += 1
             keys = names.Keyspace(tiers.target.prefix).tier_keys("thread")
             member = names.task("", ids_of(configs)[4], "late")
-            (record,), _ = codec.encode_writes(uniform.saver.hot._context, [("n", "late")], "path")
+            hot, key = uniform.saver.hot._context, b""
+            (record,), _ = codec.encode_writes(hot, [("n", "late")], "path")
+            if hot.data_keys is not None:
+                cipher = hot.data_keys._ciphers["thread"]
+                (record,), key = cipher.seal_writes(member, [record]), cipher.argument
             of_checkpoint = b"w" + names.checkpoint("", ids_of(configs)[4])[1:]
-            arguments = (member, record, 1, "", "", "", "", of_checkpoint)
+            arguments = (member, record, 1, "", "", key, "", of_checkpoint)
             yield GuardedScript(tiered_scripts.PUT_WRITES_BEHIND, keys.writing, ANYBODY).call(*arguments)
         return (yield request)
 

@@ -513,11 +513,13 @@ from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 from langgraph.checkpoint.postgres import PostgresSaver
 from tests.support.factories import checkpoint, config
+from tests.support.uniform import encryption
 from redis_saver import RedisSaver, TieredSaver
 
-def write(redis_url, prefix, url):
+def write(redis_url, prefix, url, is_encrypted):
     pool = ConnectionPool(url, min_size=1, open=True, kwargs={"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row})
-    with RedisSaver.from_conn_string(redis_url, prefix=prefix) as hot:
+    setting = encryption() if is_encrypted else None
+    with RedisSaver.from_conn_string(redis_url, prefix=prefix, encryption=setting) as hot:
         saver = TieredSaver(hot, PostgresSaver(pool))
         found = saver.get_tuple(config())
         where, number = (found.config, found.checkpoint["channel_values"]["n"][0]) if found else (config(), 0)
@@ -546,7 +548,7 @@ async def test_killed_writers_lose_no_acknowledged_write(tiers: Tiers) -> None:
     chance, acknowledged = random.Random(1), [0]
     cold = await tiers.cold_uniform()
     given = tiers.target.url, tiers.target.prefix, named(tiers.url, tiers.target.prefix)
-    arguments = [sys.executable, "-c", WRITERS, *given]
+    arguments = [sys.executable, "-c", WRITERS, *given, "encrypted" if tiers.target.is_encrypted else ""]
     folder = Path(__file__).parents[2]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder) as writers:
         assert writers.stdin is not None and writers.stdout is not None
