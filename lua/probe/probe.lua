@@ -101,11 +101,10 @@ local function run(trials)
 end
 
 run(language)
-local first = redis.pcall('HSET', data, 'a', 1)
+local first = redis.pcall('HSET', data, 'first', 1)
 if type(first) == 'table' and first.err then
   refused = first.err
 else
-  redis.pcall('HDEL', data, 'a')
   run(core_commands)
   if scope == 'all' then run(more_commands) end
   local removed = redis.pcall('UNLINK', index, data)

@@ -19,7 +19,7 @@ from tests.support.uniform import Target
 from redis_saver import EncodeError, LimitExceeded, Limits, RedisCache
 from redis_saver._cache.entries import CacheKeyspace
 
-pytestmark = pytest.mark.also_on(cluster="sync", redis62="async", valkey="sync", fakeredis="async")
+pytestmark = pytest.mark.also_on(cluster="sync", redis62="async", valkey="sync", fakeredis="async", lua54="sync")
 
 A, B = ("a",), ("b",)
 

@@ -31,7 +31,7 @@ from redis_saver._checkpoint import scripts
 from redis_saver._engine.requests import Call
 from redis_saver._serde.serializer import FastSerializer
 
-pytestmark = pytest.mark.also_on(cluster="sync", redis62="async", fakeredis="sync")
+pytestmark = pytest.mark.also_on(cluster="sync", redis62="async", fakeredis="sync", lua54="async")
 
 CHANNELS = ("log", "files", "plain")
 

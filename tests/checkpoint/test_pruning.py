@@ -21,7 +21,7 @@ from redis_saver._checkpoint.retention import Retention
 from redis_saver._checkpoint import scripts
 from redis_saver._engine.requests import Call
 
-pytestmark = pytest.mark.also_on(cluster="async", redis62="sync", fakeredis="async")
+pytestmark = pytest.mark.also_on(cluster="async", redis62="sync", fakeredis="async", lua54="sync")
 
 
 def blobs(target: Target, uniform: Uniform, thread: str = "t") -> set[bytes]:

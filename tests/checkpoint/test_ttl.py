@@ -13,7 +13,7 @@ from tests.support.factories import chain, checkpoint, config, put
 from langgraph.checkpoint.base import INTERRUPT
 from tests.support.uniform import Target, Uniform
 
-pytestmark = pytest.mark.also_on(cluster="sync", redis62="async", valkey="sync", fakeredis="async")
+pytestmark = pytest.mark.also_on(cluster="sync", redis62="async", valkey="sync", fakeredis="async", lua54="sync")
 
 HOUR = timedelta(hours=1)
 

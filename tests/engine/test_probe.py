@@ -34,7 +34,9 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
     "no unpack": ({"prelude": b"rawset(_G, 'unpack', nil)"}, "variable 'unpack'.*cannot be used"),
     "another string.find": ({"prelude": b"string.find = function() return 1 end"}, "string.find: 1;?"),
     "short numbers": (
-        {"prelude": b"local f = string.format string.format = function(p, ...) return f((p:gsub('%.0f', '.6g')), ...) end"},
+        {
+            "prelude": b"local f = string.format string.format = function(p, ...) return f((p:gsub('%.0f', '.6g')), ...) end"
+        },
         "string.format",
     ),
     "floats for integers": ({"prelude": b"math.floor = function(x) return x // 1 + 0.0 end"}, "numbers: 3.0 17"),

@@ -33,7 +33,7 @@ from redis_saver import (
     VersionedSearchItem,
 )
 
-pytestmark = pytest.mark.also_on(cluster="async", redis62="sync", valkey="async", fakeredis="sync")
+pytestmark = pytest.mark.also_on(cluster="async", redis62="sync", valkey="async", fakeredis="sync", lua54="async")
 
 NS = ("memories", "user-1")
 

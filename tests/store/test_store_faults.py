@@ -27,7 +27,7 @@ from redis_saver._store.writing import Write, put
 
 NS = ("memories", "user-1")
 MEMBER = b"memories\0user-1\0"
-SINGLE = [name for name in TARGETS if name not in ("fakeredis", "cluster")]
+SINGLE = [name for name in TARGETS if name not in ("fakeredis", "cluster", "lua54")]
 
 
 async def furnish(store: Uniform) -> None:

@@ -167,14 +167,18 @@ class Cluster:
 
 _running: dict[str, Any] = {}
 
-TARGETS = ["redis", "redis62", "cluster", "fakeredis", "lua54", *(["valkey"] if valkey_binary() else [])]
-"""Servers of the behaviour tests. `lua54` is a `LuaServer` before the one of `redis`."""
+OWN_URL = os.environ.get("REDIS_SAVER_OWN_URL")
+TARGETS = ["redis", "redis62", "cluster", "fakeredis", "lua54"]
+TARGETS += [*(["valkey"] if valkey_binary() else []), *(["own"] if OWN_URL else [])]
+"""Servers of the behaviour tests. `lua54` is a `LuaServer` before the one of `redis`. `own` is the one at `OWN_URL`."""
 
 
 def url_of(target: str) -> str:
     """Return the URL of a target, started on first use in this process."""
     if target == "fakeredis":
         return f"memory://tests-{os.getpid()}"
+    if target == "own" and OWN_URL:
+        return OWN_URL
     if target == "search" and target not in _running:
         if url := os.environ.get("REDIS_SAVER_STACK_URL"):
             return url
