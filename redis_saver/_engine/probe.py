@@ -23,7 +23,7 @@ _THREAD = "probe"
 _ROUNDS, _CALLS = 1000, 5
 """On Redis each call takes about a millisecond."""
 _RIGHTS = "allow the commands of docs/operations.md#rights"
-_REFUSED = "NOPERM|permission"
+_REFUSED = "NOPERM|NoPermission|no permission"
 _REMEDIES = {
     _REFUSED: f"the user's rights do not suffice: {_RIGHTS}",
     r"unknown (redis )?command .?.?eval|script\w* (support )?(is )?(not|dis)|engine": (
@@ -31,12 +31,13 @@ _REMEDIES = {
         "or use another server"
     ),
     r"undeclared": "it refuses keys that were declared: report this",
-    r"too many|too large|limit": "raise its limit for arguments or the size of a request, or use another server",
+    r"too many": "raise its limit for arguments or the size of a request, or use another server",
     r"unknown": "it lacks the command, so it cannot be used",
     r"": "its scripts work otherwise than those of Redis, so it cannot be used",
 }
 _ABOUT_SCRIPTS = re.compile(
-    r"NOPERM|permission|unknown (redis )?command|NOSCRIPT|script|engine|undeclared|too many|too large", re.IGNORECASE
+    rf"{_REFUSED}|unknown (redis )?command|NOSCRIPT|scripting|(running|compiling) script|user_script|undeclared|too many",
+    re.IGNORECASE,
 )
 
 
@@ -73,16 +74,22 @@ def probe(prefix: str, *, everything: bool = False) -> Operation[Trial]:
     keys = Keyspace(prefix).keys(_THREAD, uuid4().hex)
     arguments = ("all", *map(str, range(ARGUMENTS))) if everything else ("core",)
     try:
-        refused, failures, *echo = yield Call(PROBE, keys, arguments)
+        reply = yield Call(PROBE, keys, arguments)
     except Exception as error:
         text = f"{type(error).__name__} {error_text(error)}"
-        if isinstance(error, OSError) or not _ABOUT_SCRIPTS.search(text):
+        if not _ABOUT_SCRIPTS.search(text):
             raise
-        raise UnsupportedServer(f"the server refused a script: {error_text(error)}. {remedy_of(text)}") from error
+        raise UnsupportedServer(f"the server refused a script ({error_text(error)}): {remedy_of(text)}") from error
+    refused, failures, *echo = reply if _is_reply(reply) else (b"", [], reply)
     texts = [printable(text.decode("utf-8", "replace")) for text in (refused, *failures)]
     if echo != _ECHO:
-        texts.append(f"replies: {echo!r} came in place of {_ECHO!r}")
+        texts.append(f"replies: {printable(repr(echo))[:200]} came in place of {_ECHO!r}")
     return Trial(texts[0], texts[1:])
+
+
+def _is_reply(reply: Any) -> bool:
+    is_list = isinstance(reply, list) and len(reply) > 1 and isinstance(reply[1], list)
+    return is_list and all(isinstance(text, bytes) for text in (reply[0], *reply[1]))
 
 
 def check(prefix: str) -> Operation[None]:

@@ -14,7 +14,10 @@ from tests.support.uniform import Uniform
 
 from redis_saver import ThreadDamaged
 
-pytestmark = [pytest.mark.encrypted_too, pytest.mark.also_on(cluster="sync", redis62="async", fakeredis="async", lua54="sync")]
+pytestmark = [
+    pytest.mark.encrypted_too,
+    pytest.mark.also_on(cluster="sync", redis62="async", fakeredis="async", lua54="sync"),
+]
 
 
 async def test_returned_configs_always_have_the_checkpoint_id(saver: Uniform) -> None:

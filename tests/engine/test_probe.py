@@ -26,6 +26,10 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
         {"faults": {"EVALSHA": b"ERR This instance has Lua scripting support disabled"}},
         "runs no Lua scripts.*--lua-transaction-mode",
     ),
+    "no Lua in Valkey": (
+        {"faults": {"EVALSHA": b"ERR Could not find scripting engine 'lua'"}},
+        "runs no Lua scripts.*load the module lua",
+    ),
     "no EVAL": ({"forgets": True, "faults": {"EVAL": NO_COMMAND + b" 'EVAL'"}}, "runs no Lua scripts"),
     "no rights to EVALSHA": ({"faults": {"EVALSHA": b"NOPERM no"}}, "rights do not suffice: allow"),
     "no TIME": ({"faults": {"script TIME": b"ERR not allowed from script"}}, "TIME: ERR not allowed"),
@@ -95,7 +99,11 @@ async def test_setup_refuses_a_server_that(what: str, flavour: str, unfit: Any) 
 
 
 def test_other_errors_pass_unchanged(unfit: Any) -> None:
-    for text, kind in ((b"LOADING wait", redis.BusyLoadingError), (b"ERR no slot", redis.ResponseError)):
+    for text, kind in (
+        (b"LOADING wait", redis.BusyLoadingError),
+        (b"BUSY Redis is busy running a script", redis.ResponseError),
+        (b"OOM no memory", redis.OutOfMemoryError),
+    ):
         with (
             RedisSaver.from_conn_string(unfit(faults={"EVALSHA": text}).url, client_options={"retry": None}) as saver,
             pytest.raises(kind),

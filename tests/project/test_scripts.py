@@ -154,7 +154,9 @@ def test_every_called_lua_function_is_defined(name: str) -> None:
     text = scripts.load(name).text
     made = set(re.findall(r"\bfunction (\w+)\(", text))
     called = set(re.findall(r"(?<![.\w])\b([a-z_]+)\(", re.sub(r"\bfunction (\w+)\(", "", text)))
-    words = set("and function if not or return visit error ipairs pairs pcall select tonumber tostring type unpack".split())
+    words = set(
+        "and function if not or return visit error ipairs pairs pcall select tonumber tostring type unpack".split()
+    )
     assert called - words <= made
 
 
