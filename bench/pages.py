@@ -7,6 +7,7 @@ it.
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,34 @@ def overheads(rows: Rows) -> str:
     return table("Work with it, x without", list(calls.values()), lines)
 
 
+def third_party(rows: Rows) -> str:
+    """Return the median of the ratios to `InMemorySaver`, and how many runs were measured."""
+    savers = (OURS, POSTGRES, SQLITE)
+    lines: Lines = []
+    for title, wanted in THIRD_PARTY.items():
+        ratios = {
+            saver: [
+                row["of_memory"]
+                for row in rows.all
+                if row["saver"] == saver and row["of_memory"] and wanted.items() <= row.items()
+            ]
+            for saver in savers
+        }
+        if ratios[OURS]:
+            cells = [as_ratio(statistics.median(ratios[saver])) if ratios[saver] else "" for saver in savers]
+            lines.append((f"{title} ({len(ratios[OURS])})", cells))
+    return table("Time, x `InMemorySaver`", savers, lines)
+
+
+THIRD_PARTY: dict[str, dict[str, str]] = {
+    "LangGraph's graphs, default durability": {"workload": "langgraph", "durability": "async"},
+    'LangGraph\'s graphs, `durability="exit"`': {"workload": "langgraph", "durability": "exit"},
+    "LangGraph's `DeltaChannel`s: write": {"workload": "langgraph-delta", "metric": "write"},
+    "LangGraph's `DeltaChannel`s: read": {"workload": "langgraph-delta", "metric": "read"},
+    "DeerFlow's messages: write": {"workload": "deerflow-channels", "metric": "write"},
+    "DeerFlow's messages: cold read": {"workload": "deerflow-channels", "metric": "cold read"},
+}
+"""Lines of the table, each with the fields of the rows it has."""
 _SYNC = {"flavour": "sync", "durability": "sync"}
 TABLES: dict[str, Callable[[Rows], str]] = {
     "turn": turn,
@@ -210,6 +239,7 @@ TABLES: dict[str, Callable[[Rows], str]] = {
     "deep-agent": deep_agent,
     "stores": stores,
     "overheads": overheads,
+    "third-party": third_party,
 }
 
 

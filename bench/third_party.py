@@ -13,19 +13,17 @@ import operator
 import runpy
 import statistics
 import sys
-import tempfile
 import types
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
-from unittest.mock import patch
 
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from typing_extensions import TypedDict
 
 from bench.contestants import MEMORY, OURS, POSTGRES, Contestant
 from bench.measuring import Run, WrongResult
-from bench.meters import RedisMeter
+from bench.meters import PostgresMeter, SqliteMeter
 
 SQLITE = "SqliteSaver"
 SAVERS = (OURS, MEMORY, POSTGRES, SQLITE)
@@ -39,11 +37,11 @@ LangGraph's libs/langgraph/bench (13 graphs with a checkpointer) and tests/test_
   git clone https://github.com/langchain-ai/langgraph
   python -m bench third-party --langgraph langgraph
   The checkout must be of the langgraph that is installed. The second one imports pytest.
-DeerFlow's backend/scripts/benchmark/checkpoint/bench_channels.py and bench_production.py:
+DeerFlow's backend/scripts/benchmark/checkpoint/bench_channels.py:
   git clone https://github.com/bytedance/deer-flow
   pip install deer-flow/backend/packages/extension-api deer-flow/backend/packages/harness  # Python 3.12
   python -m bench third-party --deerflow deer-flow
-  bench_production.py also needs the dependencies in deer-flow/backend/pyproject.toml; without them it is left out.
+  Its bench_production.py opens its own SQLite, so no other saver can be passed.
 LangChain's coding agent of 200 turns:
   python -m bench third-party --coding-agent
   There is no published code. It is built here from the description in langchain-ai/deepagents, pull request 2910.
@@ -58,7 +56,6 @@ def measure(run: Run, langgraph: Path | None, deerflow: Path | None, coding_agen
         chosen["langgraph-delta"] = lambda: delta(run, langgraph / "libs" / "langgraph" / "tests")
     if deerflow:
         chosen["deerflow-channels"] = lambda: channels(run, deerflow / "backend")
-        chosen["deerflow-production"] = lambda: production(run, deerflow / "backend")
     if coding_agent:
         chosen["coding-agent"] = lambda: agent(run)
     for name, workload in chosen.items():
@@ -138,6 +135,8 @@ def delta(run: Run, folder: Path) -> None:
             case = {"scenario": scenario, "turns": turns}
 
             def act(contestant: Contestant, _: int) -> None:
+                contestant.clear()
+                reclaim(contestant)
                 before = stored(contestant)
                 found = theirs._run_scenario(frequencies, turns, contestant.saver, contestant.thread())
                 run.sample(contestant, case, "write", "ms", found["write_per_invoke_ms"])
@@ -172,67 +171,14 @@ def channels(run: Run, folder: Path) -> None:
             run.rotate(f"deerflow-channels: {mode}, {updates} updates", run.size(2, 1, 1), act)
 
 
-def production(run: Run, folder: Path) -> None:
-    """DeerFlow's lead agent, and its state and history over HTTP; our saver takes the place of its `AsyncSqliteSaver`."""
-    try:
-        with importable(folder, folder / "packages" / "harness"):
-            theirs = load(folder / "scripts" / "benchmark" / "checkpoint" / "bench_production.py")
-            import app.gateway.routers.threads  # noqa: F401
-    except ImportError as missing:
-        run.notes.append({"workload": "deerflow-production", "saver": "all", "note": f"did not run: {missing}"})
-        return
-    for mode in ("full", "delta"):
-        case = {"mode": mode, "turns": run.size(100, 20, 3)}
-        of_theirs = theirs.ProductionCase(mode, case["turns"], 128, 100 if mode == "delta" else None, (10, 50), 5, 0, 1)
-
-        def act(contestant: Contestant, _: int) -> None:
-            with tempfile.TemporaryDirectory() as work, in_place_of_sqlite(contestant):
-                found = theirs._run_case(of_theirs, work_dir=Path(work))
-            if not found["success"]:
-                raise WrongResult(found["error"])
-            contestant.threads.append(theirs._thread_id(of_theirs))
-            contestant.clear()  # the same id again in the other mode
-            for metric in ("run_turn_p50_ms", "checkpoint_write_p50_ms", "state_cold_ms", "history_limit_50_cold_ms"):
-                run.sample(contestant, case, metric.removesuffix("_ms").replace("_", " "), "ms", found[metric])
-
-        run.readmit()
-        run.rotate(f"deerflow-production: {mode}", 1, act)
-
-
-@contextlib.contextmanager
-def in_place_of_sqlite(contestant: Contestant) -> Iterator[None]:
-    """Let `AsyncSqliteSaver.from_conn_string` open a contestant's saver, on the event loop that calls it."""
-    from langgraph.checkpoint.memory import InMemorySaver
-    from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-
-    @contextlib.asynccontextmanager
-    async def opened(_: str) -> AsyncIterator[Any]:
-        if isinstance(contestant.meter, RedisMeter):
-            from redis_saver import AsyncRedisSaver
-
-            async with AsyncRedisSaver.from_conn_string(contestant.meter.url) as saver:
-                yield saver
-        elif contestant.name == MEMORY:
-            saver = InMemorySaver()
-            saver.setup = lambda: _nothing()  # type: ignore[attr-defined]
-            yield saver
-        else:
-            async with contestant.asaver.from_conn_string(contestant.meter.url) as saver:  # type: ignore
-                yield saver
-
-    if contestant.name == SQLITE:
-        yield
-    else:
-        with patch.object(AsyncSqliteSaver, "from_conn_string", opened):
-            yield
-
-
-async def _nothing() -> None:
-    pass
-
-
 def stored(contestant: Contestant) -> int:
     return contestant.meter.memory() if contestant.meter else 0
+
+
+def reclaim(contestant: Contestant) -> None:
+    """Reclaim the space of deleted rows, which would hide growth."""
+    if isinstance(contestant.meter, PostgresMeter | SqliteMeter):
+        contestant.meter.prepare()
 
 
 def agent(run: Run) -> None:
@@ -283,6 +229,8 @@ def agent(run: Run) -> None:
         def act(contestant: Contestant, _: int) -> None:
             if not contestant.meter:  # it has no count of what it keeps
                 return
+            contestant.clear()
+            reclaim(contestant)
             graph, config = built(kinds, contestant.saver), {"configurable": {"thread_id": contestant.thread()}}
             before, seconds = stored(contestant), list[float]()
             for turn in range(1, run.size(TURNS, 50, 2) + 1):

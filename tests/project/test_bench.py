@@ -192,3 +192,55 @@ def test_the_profile_names_its_categories() -> None:
     said = bench("profile", "--messages", "10", "--seconds", "0.3", "--async")
     assert "the saver's own code" in said
     assert "the client library" in said
+
+
+GRAPHS_OF_OTHERS = """
+from langgraph.checkpoint.memory import InMemorySaver
+from pyperf._runner import Runner
+from uvloop import new_event_loop
+from bench.chain import chain
+
+graph = chain().compile(checkpointer=InMemorySaver())
+Runner().bench_async_func("chain_checkpoint", None, graph, {"n": 1}, loop_factory=new_event_loop)
+Runner().bench_func("chain_checkpoint_sync", None, graph, {"n": 1})
+Runner().bench_func("chain_compilation", None, graph)
+"""
+CHAIN = """
+from typing import TypedDict
+from langgraph.graph import StateGraph
+
+def chain():
+    return StateGraph(TypedDict("State", {"n": int})).add_node("a", lambda state: state).set_entry_point("a")
+"""
+DELTAS = """
+SCENARIOS, TURN_COUNTS = [("K=1", [50])], [100]
+
+def _run_scenario(freqs, turns, saver, thread_id):
+    saver.get_tuple({"configurable": {"thread_id": thread_id}})
+    return {"write_per_invoke_ms": 1.0, "read_avg_ms": len(freqs)}
+"""
+
+
+def test_benchmarks_of_others_run_from_a_checkout(tmp_path: Path) -> None:
+    package, tests = tmp_path / "libs" / "langgraph" / "bench", tmp_path / "libs" / "langgraph" / "tests"
+    for file, text in {
+        package / "__init__.py": "",
+        package / "__main__.py": GRAPHS_OF_OTHERS,
+        package / "chain.py": CHAIN,
+        tests / "test_delta_channel_benchmark.py": DELTAS,
+    }.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    options = ("--smallest", "--savers", "redis_saver,InMemorySaver", "--results", str(tmp_path), "third-party")
+    bench(*options, "--langgraph", str(tmp_path), "--coding-agent")
+    found = results.load(tmp_path / "third-party.json")
+    assert found["failures"] == []
+    measured = {(row["workload"], row["metric"], row["saver"]) for row in found["rows"]}
+    assert {("langgraph", "run", saver) for saver in ("redis_saver", "InMemorySaver")} <= measured
+    assert {("langgraph-delta", "stored", "redis_saver"), ("coding-agent", "stored", "redis_saver")} <= measured
+    assert not (tmp_path / "latest.json").exists()
+    assert "LangGraph's graphs" in pages.TABLES["third-party"](pages.Rows(found))
+
+
+def test_it_says_how_to_get_the_benchmarks_of_others() -> None:
+    assert "--langgraph" in bench("third-party")
