@@ -41,7 +41,7 @@ DeerFlow's backend/scripts/benchmark/checkpoint/bench_channels.py:
   git clone https://github.com/bytedance/deer-flow
   pip install deer-flow/backend/packages/extension-api deer-flow/backend/packages/harness  # Python 3.12
   python -m bench third-party --deerflow deer-flow
-  Its bench_production.py opens its own SQLite, so no other saver can be passed.
+  Its bench_production.py is not run: it opens its own SQLite.
 LangChain's coding agent of 200 turns:
   python -m bench third-party --coding-agent
   There is no published code. It is built here from the description in langchain-ai/deepagents, pull request 2910.
