@@ -77,6 +77,8 @@ class Link:
         self.rules = rules
         self.traffic: Traffic = rules.traffic
         self.is_cluster: bool = clients.is_cluster(client)
+        self._scans_cluster = self.is_cluster
+        """True until a server was found to refuse CLUSTERSCAN."""
         self.is_plain: bool = rules.guard is None and not rules.min_replicas
         """True without `require_primary` and `min_replicas`, so that requests are sent unchanged."""
         self.exceptions: Any = clients.exceptions_of(client)
@@ -366,15 +368,30 @@ class Link:
     # -- SCAN
 
     def _scan(self, request: Scan) -> Exchange[tuple[Any, list[bytes]]]:
-        """Return one page of SCAN. A position has the names of the remaining nodes, and the cursor of the first one."""
+        """Return one page of a scan.
+
+        CLUSTERSCAN (Valkey 9.1) follows moving slots: its position is a cursor of the whole cluster. Other servers get
+        SCAN: a position has the names of the remaining nodes, and the cursor of the first one.
+        """
         position = request.position
+        options = ("MATCH", request.pattern, "COUNT", KEYS_PER_SCAN)
 
         def page() -> Exchange[tuple[Any, list[bytes]]]:
             nonlocal position
+            if self._scans_cluster and not isinstance(position, tuple):
+                cursor = position or b"0"
+                name = self.client.get_node_from_key(cursor).name
+                try:
+                    after, keys = yield from self._at(name, ("CLUSTERSCAN", cursor, *options))
+                except self.exceptions.ResponseError as error:
+                    if position or isinstance(error, self.passing):
+                        raise
+                    self._scans_cluster = False  # it lacks the command, or the user's rights do
+                else:
+                    return (None if after == b"0" else after), keys
             nodes, cursor = position or (clients.nodes(self.client), 0)
             position = None  # after a failure the nodes may have changed, so the next attempt starts over
-            command = ("SCAN", cursor, "MATCH", request.pattern, "COUNT", KEYS_PER_SCAN)
-            cursor, keys = yield from self._at(nodes[0], command)
+            cursor, keys = yield from self._at(nodes[0], ("SCAN", cursor, *options))
             if isinstance(cursor, Mapping):  # a cluster's client returns a cursor per node
                 (cursor,) = cursor.values()
             left = nodes if int(cursor) else nodes[1:]

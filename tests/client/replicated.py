@@ -220,9 +220,10 @@ class ReplicatedCluster:
 
     def primaries(self) -> list[Process]:
         """The primaries that have slots."""
-        return [one for one in self.running() if one.info("role") == "master" and self._slots_of(one)]
+        return [one for one in self.running() if one.info("role") == "master" and self.slots_of(one)]
 
-    def _slots_of(self, node: Process) -> list[str]:
+    def slots_of(self, node: Process) -> list[str]:
+        """Ranges of a node's slots, such as 0-5460, and marks of open slots."""
         return self._seen_by(node)[node.port][8:]
 
     def replica_of(self, primary: Process) -> Process:
@@ -244,7 +245,7 @@ class ReplicatedCluster:
         def is_there() -> bool:
             for one in self.running():
                 if one.info("role") == "master":
-                    for range_ in self._slots_of(one):
+                    for range_ in self.slots_of(one):
                         first, _, last = range_.partition("-")
                         if range_[0] != "[" and int(first) <= slot <= int(last or first):
                             found.append(one)
@@ -326,7 +327,7 @@ class ReplicatedCluster:
 
     def wait_promoted(self, replica: Process) -> None:
         """Wait until a replica has taken over."""
-        until(lambda: replica.info("role") == "master" and bool(self._slots_of(replica)), "a promotion")
+        until(lambda: replica.info("role") == "master" and bool(self.slots_of(replica)), "a promotion")
 
     def add_node(self) -> Process:
         """Add a node without slots that all others know."""
@@ -340,7 +341,7 @@ class ReplicatedCluster:
 
     def remove_node(self, node: Process) -> None:
         """Remove a node without slots."""
-        assert not self._slots_of(node)
+        assert not self.slots_of(node)
         name = self.name_of(node)
         self.nodes.remove(node)
         node.kill()
@@ -366,7 +367,7 @@ class ReplicatedCluster:
                 if not one.is_replica_in_sync():
                     return False
                 continue
-            for range_ in self._slots_of(one):
+            for range_ in self.slots_of(one):
                 if range_[0] == "[":
                     self._close(one, int(range_[1:].partition("-")[0]))
                     return False
@@ -375,7 +376,7 @@ class ReplicatedCluster:
     def _close(self, node: Process, slot: int) -> None:
         """Move the remaining keys of an open slot to its target."""
         holder = self.primary_of(slot)
-        mark = next(mark for mark in self._slots_of(node) if mark.startswith(f"[{slot}-"))
+        mark = next(mark for mark in self.slots_of(node) if mark.startswith(f"[{slot}-"))
         names = {self.name_of(one): one for one in self.nodes}
         other = names[mark.strip("[]").partition("-")[2].lstrip("<>-")]
         source, target = (holder, other) if holder is node else (holder, node)

@@ -515,6 +515,40 @@ async def test_no_caller_gets_an_error_while_a_cluster_changes(
         await all_there([moving.uniform(), Uniform(tiered(moving.uniform().saver, cold))], threads, counts)
 
 
+@on_cluster(("valkey", "rotated"))
+async def test_a_scan_finds_threads_whose_slots_move(
+    cluster: ReplicatedCluster, moving: Target, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SCAN of each primary would miss those that moved to a node that was scanned before."""
+    monkeypatch.setattr(linked, "KEYS_PER_SCAN", 10)
+    threads = {f"t{n}" for n in range(200)}
+    uniform = moving.uniform()
+    for thread in threads:
+        await put(uniform, config(thread), {"n": 1})
+    found = set[str]()
+
+    def rotate() -> None:
+        primaries = cluster.primaries()
+        ranges = [cluster.slots_of(primary) for primary in primaries]
+        for target, names in zip((*primaries[1:], primaries[0]), ranges, strict=True):
+            for start, _, end in (name.partition("-") for name in names):
+                assert cluster.migrate_atomically(int(start), int(end or start), target)
+
+    async def listed() -> AsyncIterator[str]:
+        if moving.flavour == "sync":
+            for info in uniform.saver.threads():
+                yield info.thread_id
+        else:
+            async for info in uniform.saver.athreads():
+                yield info.thread_id
+
+    async for thread in listed():
+        found.add(thread)
+        if len(found) == len(threads) // 2:
+            await asyncio.to_thread(rotate)
+    assert found == threads, what
+
+
 @on("cluster")
 async def test_a_slot_on_an_unlisted_node_is_found(cluster: ReplicatedCluster, moving: Target) -> None:
     """The node had no slots before, so CLUSTER SLOTS does not list it."""
