@@ -69,7 +69,7 @@ local function core_commands()
   local now = redis.call('TIME')
   try('1', 'PEXPIREAT', index, string.format('%.0f', now[1] * 1000 + LIFE))
   local left = try(nil, 'PTTL', index)
-  if not has_error then check('PEXPIREAT', true, type(left) == 'number' and left > 0 and left <= LIFE) end
+  if not has_error then check('PEXPIREAT', true, type(left) == 'number' and left > 0 and left <= 2 * LIFE) end
   try('1', 'PERSIST', index)
   try('OK', 'RENAME', data, index)
   try('1', 'EXISTS', index, data)

@@ -129,7 +129,7 @@ class Rewrapping:
         """The key that the provider chose for each name."""
 
     def __call__(self, holder: Holder, stored: bytes | None) -> Operation[str]:
-        """Wrap the data key of an holder anew, as `each` asks for."""
+        """Wrap the data key of a holder anew, as `each` asks for."""
         while stored:
             if (wrapped := (yield from self.wrapped(holder.name, stored))) is None:
                 return UNCHANGED
