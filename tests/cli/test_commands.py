@@ -29,7 +29,8 @@ from typer.main import get_command
 
 from redis_saver import RedisSaver, TieredSaver
 from redis_saver._checkpoint.threads import ANY
-from redis_saver._cli import doctor, screen
+from redis_saver._cli import screen
+from redis_saver._inspector import health
 from redis_saver._tiered.thread_info import Damaged, threads_of
 from redis_saver._cli.app import app
 from redis_saver._cli.main import main
@@ -548,9 +549,9 @@ def test_doctor_reports_each_problem_with_its_remedy(
         behind.get_tuple(config("dirty"))
         made = checkpoint({"n": "x"})
         behind.put(config("dirty"), made, {}, made["channel_versions"])
-        monkeypatch.setattr(doctor, "_SLOW", 0)
-        monkeypatch.setattr(doctor, "_LATE", -1)
-        monkeypatch.setattr(doctor, "_FULL", 0)
+        monkeypatch.setattr(health, "_SLOW", 0)
+        monkeypatch.setattr(health, "_LATE", -1)
+        monkeypatch.setattr(health, "_FULL", 0)
         raw.config_set("slowlog-log-slower-than", 0)
         list(saver.threads("a"))
         said = [json.loads(line) for line in place.run("doctor", "--json", code=1).splitlines()]
