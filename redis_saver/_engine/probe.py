@@ -19,7 +19,8 @@ PROBE, ISOLATION = load("probe/probe"), load("probe/isolation")
 ARGUMENTS = 4998
 """Strings of the largest probe. With its other arguments that makes 5,000 and more, as of a large checkpoint."""
 _ECHO: list[Any] = [9007199254740992, b"\0\xff\r\n", [None, 1]]
-_THREAD = "probe"
+THREAD = "probe"
+"""Thread of the keys that the probe uses."""
 _ROUNDS, _CALLS = 1000, 5
 """On Redis each call takes about a millisecond."""
 _RIGHTS = "allow the commands of docs/operations.md#rights"
@@ -71,7 +72,7 @@ def probe(prefix: str, *, everything: bool = False) -> Operation[Trial]:
     Raises:
         UnsupportedServer: The server or the user's rights refuse scripts.
     """
-    keys = Keyspace(prefix).keys(_THREAD, uuid4().hex)
+    keys = Keyspace(prefix).keys(THREAD, uuid4().hex)
     arguments = ("all", *map(str, range(ARGUMENTS))) if everything else ("core",)
     try:
         reply = yield Call(PROBE, keys, arguments)
@@ -108,7 +109,7 @@ def is_isolated(driver: Driver[Any], prefix: str) -> bool:
 
     Two OS threads run a script for some milliseconds. A script that runs alone can never see the other one.
     """
-    data = Keyspace(prefix).keys(_THREAD, uuid4().hex).data_key
+    data = Keyspace(prefix).keys(THREAD, uuid4().hex).data_key
 
     def interfered(name: str) -> bool:
         call = Call(ISOLATION, (data,), (name, _ROUNDS))

