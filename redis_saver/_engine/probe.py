@@ -37,7 +37,8 @@ _REMEDIES = {
     r"": "its scripts work otherwise than those of Redis, so it cannot be used",
 }
 _ABOUT_SCRIPTS = re.compile(
-    rf"{_REFUSED}|unknown (redis )?command|NOSCRIPT|scripting|(running|compiling) script|user_script|undeclared|too many",
+    rf"{_REFUSED}|unknown (redis )?command|NOSCRIPT|scripting|(running|compiling) script|user_script"
+    r"|undeclared|too many",
     re.IGNORECASE,
 )
 
