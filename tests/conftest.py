@@ -6,6 +6,7 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -20,6 +21,7 @@ from tests.support.tiering import Tiers
 from tests.support.uniform import Target, Uniform
 
 from bench.servers import postgres_server
+from redis_saver._storage import keys as data_keys
 
 _counter = itertools.count()
 settings.register_profile(
@@ -77,6 +79,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def is_encrypted() -> bool:
     """True if the target's savers encrypt."""
     return False
+
+
+@pytest.fixture
+def same_data_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make all data keys equal, so that a test can compare what is stored."""
+    monkeypatch.setattr(data_keys, "os", SimpleNamespace(urandom=bytes))
+    monkeypatch.setattr(data_keys, "_new_id", lambda: bytes(data_keys.ID))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

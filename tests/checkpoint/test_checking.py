@@ -409,6 +409,7 @@ async def test_findings_over_100_are_only_counted(target: Target) -> None:
     assert len(report.findings) == 100 and report.more == 50 and not report.sound
 
 
+@pytest.mark.plain("it stores plain values")
 async def test_plain_values_are_findings_for_an_encrypting_saver(target: Target) -> None:
     """With `values=False` nothing is decoded, so no key is needed."""
     await lived(target.uniform())

@@ -304,6 +304,7 @@ async def test_a_step_between_the_parts_of_a_copy_damages_nothing(
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.usefixtures("same_data_keys")
 async def test_concurrent_copies_to_one_target_leave_one_of_them(target: Target) -> None:
     uniform = target.uniform()
     await plant(uniform, "first")

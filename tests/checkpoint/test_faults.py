@@ -157,6 +157,7 @@ LOSING: dict[str, Step] = {
 @pytest.mark.parametrize("retries", [0, 2], ids=["caller retries", "client retries"])
 @pytest.mark.parametrize("operation", LOSING)
 @pytest.mark.by_turns
+@pytest.mark.usefixtures("same_data_keys")
 async def test_a_request_repeated_after_a_lost_reply_takes_effect_once(
     target: Target, proxy: Proxy, operation: str, retries: int
 ) -> None:
@@ -383,6 +384,7 @@ async def test_a_script_applied_in_part_hides_nothing_in_cold(operation: str) ->
 
 
 @pytest.mark.parametrize("target_name", REAL)
+@pytest.mark.usefixtures("same_data_keys")
 async def test_scripts_are_loaded_again_after_the_server_forgot_them(target: Target) -> None:
     uniform, seen = target.uniform(), dict[tuple[str, bool], Any]()
     for operation, flush in itertools.product(ALL, (False, True)):
