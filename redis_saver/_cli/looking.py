@@ -22,14 +22,14 @@ from redis_saver._cli.servers import Savers, Servers
 from redis_saver._common import times
 from redis_saver._common.config import Address
 from redis_saver._common.display import counted, printable, shown
+from redis_saver._inspector.health import OTHER_PREFIX
 from redis_saver._inspector.rows import TreeRow, lanes, list_threads, tree_row
-from redis_saver._inspector.values import ago, left, moment, state_of
+from redis_saver._inspector.values import ago, left, moment, owner_text, state_of
 from redis_saver.errors import EndpointError, ThreadNotFound
 
-STATES = {"interrupted": "yellow", "failed": "red", "active": ""}
+STATES = {"orphaned": "red", "interrupted": "yellow", "failed": "red", "active": ""}
 """Styles of states."""
 MARKS = {"interrupted": "◆", "failed": "✗", "": "●"}
-_IN_JSON = [name for name in ThreadInfo._fields if name != "owner"]
 _WRITES = "redis-saver writes lists the writes"
 _LIMIT: Any = typer.Option(100, min=1, max=MAX_NUMBER)
 _MANY: Any = typer.Option(1000, min=1, max=MAX_NUMBER)
@@ -42,7 +42,7 @@ _GIST = 60
 def thread_json(info: Any) -> dict[str, Any]:
     """Return the information about a thread for JSON."""
     more = {name: getattr(info, name) for name in ("tier", "lacking") if hasattr(info, name)}
-    return {**{name: getattr(info, name) for name in _IN_JSON}, "state": state_of(info), **more}
+    return {**{name: getattr(info, name) for name in ThreadInfo._fields}, "state": state_of(info), **more}
 
 
 def thread_table(infos: Sequence[Any], *, has_cold: bool) -> None:
@@ -52,9 +52,7 @@ def thread_table(infos: Sequence[Any], *, has_cold: bool) -> None:
     columns += [*(["tier", "lacking"] if has_cold else []), *(["owner"] if is_owned else [])]
     rows: list[list[str | Text]] = []
     for info in infos:
-        state, owner = state_of(info), ""
-        if info.owner is not None:
-            owner = screen.named(info.owner.by) + ("" if info.owner.lease_left else " (late)")
+        state, owner = state_of(info), "" if info.owner is None else owner_text(info.owner)
         row: list[str | Text] = [screen.named(info.thread_id), Text(state, STATES[state]), ago(info.updated_at)]
         row += [f"{info.checkpoints:,}", size(info.bytes), left(info)]
         row += [info.tier, f"{info.lacking:,}"] if has_cold else []
@@ -148,8 +146,6 @@ def _interrupts() -> tuple[type[Any], ...]:
     return () if types is None else (types.Interrupt,)
 
 
-OTHER_PREFIX = "check that --prefix, and the database in --redis, are those of the saver"
-"""Remedy if there are no threads."""
 _Order: TypeAlias = Literal["updated", "bytes", "checkpoints", "ttl", "name"]
 _CODES = """Exit codes:
     0: success.
@@ -184,8 +180,8 @@ def _threads(
 
     Options:
         name_prefix PREFIX: Only threads whose names begin with PREFIX.
-        state: Only threads that wait for an answer to interrupt() (interrupted), that failed in a task (failed), or
-            that do neither (active).
+        state: Only threads that wait for an answer to interrupt() (interrupted), that failed in a task (failed),
+            whose owner's lease ended during a run (orphaned), or others (active).
         updated_after TIME: Only threads updated after TIME: how long ago (2h), or ISO 8601.
         updated_before TIME: Only threads last updated before TIME.
         min_bytes N: Only threads of N bytes or more.
@@ -267,8 +263,8 @@ def _about_thread(info: Any) -> Iterator[tuple[str, str]]:
     yield "bytes", size(info.bytes)
     yield "expires", left(info)
     if (owner := info.owner) is not None:
-        lease = f"{times.shown(owner.lease_left)} of the lease left" if owner.lease_left else "its lease has expired"
-        yield "owner", f"{screen.named(owner.by)}, since {owner.since.isoformat()}, {lease}"
+        lease = f", {times.shown(owner.lease_left)} of the lease left" if owner.lease_left else ""
+        yield "owner", f"{owner_text(owner)}, since {owner.since.isoformat()}{lease}"
     if hasattr(info, "tier"):
         yield "tier", f"{info.tier}, cold lacks {info.lacking:,} records"
 

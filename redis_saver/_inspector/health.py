@@ -19,21 +19,23 @@ from redis_saver._common.names import DIRTY, Keyspace
 from redis_saver._engine import probe
 from redis_saver._engine.requests import Batch, Call, Operation
 from redis_saver._engine.runner import Driver
-from redis_saver._inspector.values import named, state_of
+from redis_saver._inspector.values import named, states_of
 from redis_saver._tiered import scripts
 from redis_saver._tiered.thread_info import Damaged, threads_of
 from redis_saver.errors import UnsupportedServer
 
 MAX_NAMED = 20
 """Maximum number of threads to name."""
-_SOON = timedelta(hours=1)
 OTHER_PREFIX = "check that --prefix, and the database in --redis, are those of the saver"
+"""Remedy if there are no threads."""
+_SOON, _DAY = timedelta(hours=1), timedelta(days=1)
 _COUNTS = (
-    *("threads", "active", "interrupted", "failed", "damaged", "checkpoints", "bytes", "largest_thread"),
-    *("largest_bytes", "pinned", "never_expire", "expire_within_1h", "dirty_threads", "backlog", "oldest_seconds"),
-    *("set_aside", "intents"),
+    *("threads", "active", "interrupted", "failed", "orphaned", "damaged", "checkpoints", "bytes", "largest_thread"),
+    *("largest_bytes", "owned", "pinned", "never_expire", "expire_within_1h", "expire_within_1d"),
+    *("dirty_threads", "backlog", "oldest_seconds", "set_aside", "intents"),
 )
-"""Numbers of `stats`. `never_expire` counts threads without a deadline that are not pinned.
+"""Numbers of `stats`. A thread counts in each of its states, as in the filters of `threads`. `owned` counts leases that
+have not expired, and `never_expire` threads without a deadline that are not pinned.
 
 Cold lacks `backlog` records of `dirty_threads` threads, and has refused `set_aside` of them. `intents` counts threads
 with an unfinished write to cold, whose writer may have died.
@@ -45,10 +47,8 @@ class Overview:
     """Counts of all threads of a prefix."""
 
     counts: dict[str, Any] = field(default_factory=lambda: dict.fromkeys(_COUNTS, 0) | {"largest_thread": None})
-    owned: int = 0
-    """Threads with an owner whose lease has not expired."""
-    late: list[str] = field(default_factory=list)
-    """Names of the first threads whose owner's lease has expired, if no one else has taken them."""
+    orphans: list[str] = field(default_factory=list)
+    """Names of the first orphaned threads."""
     errors: dict[str, str] = field(default_factory=dict)
     """Errors of the first damaged threads, by name."""
 
@@ -61,11 +61,12 @@ class Overview:
             return
         lasts = info.ttl is None and not info.pinned
         self.count(threads=1, checkpoints=info.checkpoints, bytes=info.bytes, pinned=info.pinned, never_expire=lasts)
-        self.count(expire_within_1h=info.ttl is not None and info.ttl <= _SOON, **{state_of(info): 1})
-        if info.owner is not None and info.owner.lease_left:
-            self.owned += 1
-        elif info.owner is not None and len(self.late) < MAX_NAMED:
-            self.late.append(info.thread_id)
+        for name, within in (("expire_within_1h", _SOON), ("expire_within_1d", _DAY)):
+            self.count(**{name: info.ttl is not None and info.ttl <= within})
+        self.count(owned=info.owner is not None and info.owner.lease_left > timedelta())
+        self.count(**dict.fromkeys(states_of(info), 1))
+        if info.orphaned and len(self.orphans) < MAX_NAMED:
+            self.orphans.append(info.thread_id)
         if self.counts["largest_thread"] is None or info.bytes > self.counts["largest_bytes"]:
             self.counts |= {"largest_thread": info.thread_id, "largest_bytes": info.bytes}
 
@@ -286,11 +287,11 @@ def _of_threads(threads: Overview, prefix: str) -> _Rows:
     is_well = total and not lasting and not damaged
     yield is_well, _ok(about, f"{total:,}, all of them expire or are pinned")
 
-    yield threads.owned, _ok("owners", f"owned: {threads.owned:,}")
-    number = f"{len(threads.late):,}{' or more' if len(threads.late) == MAX_NAMED else ''}"
-    what = f"the leases of {number} owners have expired: {', '.join(map(named, threads.late))}"
-    why = "their processes are stopped or gone, or cannot reach the server"
-    yield threads.late, _info("owners", what, f"{why}. The next writer takes the thread")
+    yield counts["owned"], _ok("owners", f"owned: {counts['owned']:,}")
+    more = ", ..." if counts["orphaned"] > MAX_NAMED else ""
+    orphaned = f"{counts['orphaned']:,} of {total:,} are orphaned: {', '.join(map(named, threads.orphans))}{more}"
+    why = "the processes of their runs are stopped or gone, or cannot reach the server"
+    yield counts["orphaned"], _info("owners", orphaned, f"{why}. redis-saver threads --state orphaned names the runs")
 
 
 def _of_cold(counts: Mapping[str, Any]) -> _Rows:

@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, Response
 
 from redis_saver import __version__
 from redis_saver._common.config import Address
-from redis_saver._inspector.values import At, ago, left, moment, named, size, state_of, visible
+from redis_saver._inspector.values import At, ago, left, moment, named, owner_text, size, state_of, visible
 
 Query: TypeAlias = Mapping[str, str]
 """The arguments of a page's URL, by name."""
@@ -123,7 +123,8 @@ class Pages:
             trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
         self._environment.filters |= {
-            "ago": ago, "left": left, "moment": moment, "named": named, "size": size, "state": state_of,
+            "ago": ago, "left": left, "moment": moment, "named": named, "owner": owner_text,
+            "size": size, "state": state_of,
             "visible": visible, "address": address_text, "query": query_of,
         }  # fmt: skip
 

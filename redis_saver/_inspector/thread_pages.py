@@ -17,7 +17,7 @@ from redis_saver._common.display import shown
 from redis_saver._inspector.pages import NO_CONTENT, Query, Values, needed, number, read_address
 from redis_saver._inspector.rows import ORDERS, drawn, list_threads, read_moment, tree_row
 from redis_saver._inspector.source import Source
-from redis_saver._inspector.values import state_of
+from redis_saver._inspector.values import STATES, state_of
 
 ROWS = 100
 """Page size for checkpoints, versions and writes."""
@@ -233,7 +233,6 @@ SEARCH_SECONDS = 5.0
 """Time limit in seconds of a search. The page shows the threads found until then."""
 MAX_NAMED = 20
 """Maximum number of damaged threads that are named."""
-_STATES = ("", "active", "interrupted", "failed")
 _EITHER = {"": None, "yes": True, "no": False}
 
 
@@ -248,7 +247,7 @@ def read_filters(fields: Query) -> tuple[ThreadQuery, str, int]:
         raise ValueError(f"page={page}: write a number from 1 to {MAX_PAGES}")
     query = ThreadQuery(
         prefix=fields.get("prefix", ""),
-        state=_choice(fields, "state", _STATES) or None,  # type: ignore[arg-type]
+        state=_choice(fields, "state", ("", *STATES)) or None,  # type: ignore[arg-type]
         updated_after=_moment(fields, "after"),
         updated_before=_moment(fields, "until"),
         min_bytes=number(fields, "min_bytes"),

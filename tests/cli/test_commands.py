@@ -519,7 +519,7 @@ def test_a_read_only_user_can_run_the_reading_commands(capsys: pytest.CaptureFix
 
 def test_commands_show_the_owner_of_a_thread(place: Place) -> None:
     place.put("a", 1, n=1)
-    with place.saver.own("a", by="worker\x1b[31m 7"):
+    with place.saver.own("a", by="worker\x1b[31m 7", run_id="r\x1b"):
         assert "worker\\x1b[31m 7" in place.run("threads", "--owned")
         assert "worker" not in place.run("threads", "--free")
         assert re.search(r"^owner +worker.*of the lease left$", place.run("show", "a"), re.MULTILINE)
@@ -528,11 +528,14 @@ def test_commands_show_the_owner_of_a_thread(place: Place) -> None:
         raw = place.saver._driver.client
         record = raw.get(key).split(b" ", 2)
         raw.set(key, b" ".join([record[0], b"1", record[2]]))  # the lease expired long ago
-        assert "its lease has expired" in place.run("show", "a")
-        assert "(late)" in place.run("threads")
-        assert [one["what"] for one in place.json("doctor") if one["about"] == "owners"] == [
-            "the leases of 1 owners have expired: a"
-        ]
+        assert "worker\\x1b[31m 7, run 'r\\x1b', lease ended " in place.run("show", "a")
+        listed = place.run("threads", "--state", "orphaned")
+        assert re.search(r"^a +orphaned .*worker.* 7, run 'r\\x1b', lease ended AGO$", listed, re.MULTILINE), listed
+        (one,) = place.json("threads", "--state", "orphaned")
+        assert (one["state"], one["owner"]["run_id"], one["owner"]["lease_left"]) == ("orphaned", "r\x1b", 0)
+        assert one["owner"]["lease_until"] == "1970-01-01T00:00:00.001000+00:00"
+        assert place.json("stats")[0]["threads"]["orphaned"] == 1
+        assert [one["what"] for one in place.json("doctor") if one["about"] == "owners"] == ["1 of 1 are orphaned: a"]
 
 
 def test_doctor_reports_each_problem_with_its_remedy(
@@ -626,7 +629,7 @@ def test_help_and_documentation_name_every_option(name: str, capsys: pytest.Capt
     [
         ([], "Missing command"),
         (["thread"], "No such command 'thread'"),
-        (["threads", "--state", "waiting"], "'active', 'interrupted', 'failed'"),
+        (["threads", "--state", "waiting"], "'active', 'interrupted', 'failed', 'orphaned'"),
         (["threads", "--limit", "0"], "'--limit'"),
         (["tree", "a", "--limit", "9" * 20], "'--limit'"),
         (["tree", "a", "--limit", "²"], "'--limit'"),
