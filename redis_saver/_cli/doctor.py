@@ -17,7 +17,7 @@ from redis_saver._cli import screen
 from redis_saver._cli.options import EVERY, JSON, command
 from redis_saver._cli.servers import Servers
 from redis_saver._common.display import counted, printable
-from redis_saver._inspector.health import OF_SERVER, Answers, of_all_else, of_scripts, overview
+from redis_saver._inspector.health import Answers, of_all_else, of_scripts, overview
 from redis_saver._migrate.savers import our_prefixes
 from redis_saver.errors import EndpointError, ThreadBusy, ThreadNotFound
 
@@ -37,10 +37,8 @@ def _stats(servers: Servers, *, watch: bool = False, as_json: bool = JSON) -> in
     """
     with servers.savers() as savers:
         for _ in screen.looks(watch=watch, cleared=not as_json):
-            counts, answers = overview(savers.hot).counts, Answers(savers.hot)
-            infos = list(answers.ask("INFO").values())
-            known = [name for name in OF_SERVER if any(name in info for info in infos)]
-            server = {name: sum(int(info.get(name, 0)) for info in infos) for name in known}
+            counts, answers = overview(savers.source).counts, Answers(savers.hot)
+            server = answers.numbers()
             if as_json:
                 screen.emit({"threads": counts, "server": server, "refused": list(answers.refused)})
                 continue
@@ -76,7 +74,8 @@ def _doctor(servers: Servers, *, as_json: bool = JSON) -> int:
     with servers.savers() as savers:
         results = [finding for holds, finding in of_scripts(driver_of(savers.hot), servers.prefix) if holds]
         if not any(finding.severity == "error" for finding in results):  # else no thread can be read
-            results += of_all_else(savers.hot, servers.prefix, our_prefixes(driver_of(savers.hot)))
+            answers, threads = Answers(savers.hot), overview(savers.source)
+            results += of_all_else(answers, threads, servers.prefix, our_prefixes(driver_of(savers.hot)))
     lines: list[Sequence[str | Text]] = []
     for result in results:
         if as_json:

@@ -146,7 +146,7 @@ def _interrupts() -> tuple[type[Any], ...]:
     return () if types is None else (types.Interrupt,)
 
 
-_Order: TypeAlias = Literal["updated", "bytes", "checkpoints", "ttl", "name"]
+_Order: TypeAlias = Literal["updated", "oldest", "bytes", "checkpoints", "ttl", "name"]
 _CODES = """Exit codes:
     0: success.
     2: there is no such thread or checkpoint, a URL or a login is wrong, or a package is missing.
@@ -189,7 +189,7 @@ def _threads(
         pinned: Only pinned threads, or only others.
         dirty: Only threads that the cold tier lacks records of, or only others.
         owned: Only threads with an owner whose lease lasts, or only others.
-        sort: Most recently updated, largest, most checkpoints, or first to expire first; or by name.
+        sort: Most or least recently updated, largest, most checkpoints, or first to expire first; or by name.
         limit N: Show N threads.
 
     Exit codes:

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from redis.exceptions import NoPermissionError, ResponseError
-
 from redis_saver._checkpoint.listing import mapped, scan_keys
-from redis_saver._checkpoint.saver import RedisSaver, context_of, driver_of
+from redis_saver._checkpoint.saver import context_of, driver_of
 from redis_saver._checkpoint.threads import ANY, ThreadInfo
 from redis_saver._common import times
 from redis_saver._common.display import printable
 from redis_saver._common.names import DIRTY, Keyspace
 from redis_saver._engine import probe
-from redis_saver._engine.requests import Batch, Call, Operation
+from redis_saver._engine.requests import Batch, Call, Command, Operation, Request, ToEach
 from redis_saver._engine.runner import Driver
+from redis_saver._inspector.source import Source, until
 from redis_saver._inspector.values import named, states_of
 from redis_saver._tiered import scripts
-from redis_saver._tiered.thread_info import Damaged, threads_of
+from redis_saver._tiered.thread_info import Damaged
 from redis_saver.errors import UnsupportedServer
 
 MAX_NAMED = 20
@@ -59,7 +60,7 @@ class Overview:
             if len(self.errors) < MAX_NAMED:
                 self.errors[info.thread_id] = str(info.error)
             return
-        lasts = info.ttl is None and not info.pinned
+        lasts = info.ttl is None and not info.pinned and getattr(info, "tier", "hot") != "cold"
         self.count(threads=1, checkpoints=info.checkpoints, bytes=info.bytes, pinned=info.pinned, never_expire=lasts)
         for name, within in (("expire_within_1h", _SOON), ("expire_within_1d", _DAY)):
             self.count(**{name: info.ttl is not None and info.ttl <= within})
@@ -76,16 +77,25 @@ class Overview:
             self.counts[name] += number
 
 
-def overview(saver: RedisSaver) -> Overview:
-    """Count all threads, including damaged ones. Cost: a scan of all keys. No values are read."""
-    threads, driver, keyspace = Overview(), driver_of(saver), context_of(saver).keyspace
-    for info in driver.stream(threads_of(context_of(saver), ANY)):
+def overview(source: Source, is_over: Callable[[], bool] = lambda: False) -> Overview:
+    """Count all threads, including damaged ones. Cost: a scan of all keys. No values are read.
+
+    `is_over` is called before each request. True ends the count.
+    """
+    threads, driver, keyspace = Overview(), driver_of(hot_of(source)), context_of(hot_of(source)).keyspace
+    for info in source.threads(ANY, is_over):
         threads.add(info)
-    for records, age, aside in driver.stream(mapped(scan_keys(keyspace.dirty_pattern), partial(_backlogs, keyspace))):
+    backlogs = mapped(scan_keys(keyspace.dirty_pattern), partial(_backlogs, keyspace))
+    for records, age, aside in driver.stream(until(is_over, backlogs)):
         threads.count(dirty_threads=records > 0, backlog=records, set_aside=aside)
         threads.counts["oldest_seconds"] = max(threads.counts["oldest_seconds"], age / 1000)
-    threads.count(intents=sum(1 for _ in driver.stream(scan_keys(keyspace.intents_pattern))))
+    threads.count(intents=sum(1 for _ in driver.stream(until(is_over, scan_keys(keyspace.intents_pattern)))))
     return threads
+
+
+def hot_of(source: Source) -> Any:
+    """Return the saver of Redis."""
+    return source.saver if source.tiers is None else source.tiers.hot
 
 
 def _backlogs(keyspace: Keyspace, keys: Sequence[bytes]) -> Operation[list[Any]]:
@@ -95,33 +105,46 @@ def _backlogs(keyspace: Keyspace, keys: Sequence[bytes]) -> Operation[list[Any]]
     return (yield Batch(calls)) if calls else []
 
 
+OF_SERVER = (
+    *("connected_clients", "used_memory", "maxmemory"),
+    *("instantaneous_ops_per_sec", "evicted_keys", "expired_keys"),
+)
+
+
+_UNKNOWN = re.compile(r"unknown (redis |sub)?command", re.IGNORECASE)
+
+
 class Answers:
     """Information that the saver's servers return about themselves."""
 
-    def __init__(self, saver: RedisSaver) -> None:
-        driver: Any = driver_of(saver)
-        self._client = driver.client
+    def __init__(self, saver: Any) -> None:
+        """Ask the servers of a saver of Redis."""
+        self._driver = driver_of(saver)
         self.refused: dict[str, None] = {}
         """Commands, as an ACL names them, that the user may not call or the server does not know."""
 
     def ask(self, *command: Any) -> dict[str, Any]:
         """Return the reply of each server by its name. It is empty if the user may not ask."""
+        return self.request(command, ToEach(command)) or {}
+
+    def request(self, command: Sequence[str], request: Request) -> Any:
+        """Return the reply to a request with this command, or None if the user may not call it."""
         try:
-            if not hasattr(self._client, "get_primaries"):
-                return {"": self._client.execute_command(*command)}
-            nodes = self._client.get_primaries()
-            return {node.name: self._client.execute_command(*command, target_nodes=node) for node in nodes}
-        except (NoPermissionError, ResponseError) as error:
-            if not isinstance(error, NoPermissionError) and "unknown" not in str(error).lower():
+            return self._driver.request(request)
+        except Exception as error:  # each client has classes of its own
+            if not (probe.is_refused(str(error)) or _UNKNOWN.search(str(error))):
                 raise
-            self.refused["|".join(map(str.lower, command[:2]))] = None
-            return {}
+            if "key" not in str(error):  # else the user may call it for other keys
+                self.refused["|".join(map(str.lower, command[:2]))] = None
+            return None
+
+    def numbers(self) -> dict[str, int]:
+        """Return the numbers of `OF_SERVER` that are known, added up over all servers."""
+        infos = list(self.ask("INFO").values())
+        known = [name for name in OF_SERVER if any(name in info for info in infos)]
+        return {name: sum(int(info.get(name, 0)) for info in infos) for name in known}
 
 
-OF_SERVER = (
-    *("connected_clients", "used_memory", "maxmemory"),
-    *("instantaneous_ops_per_sec", "evicted_keys", "expired_keys"),
-)
 _FULL = 0.9
 _SLOW = 20_000
 """Microseconds after which a call of a script is slow."""
@@ -139,7 +162,8 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
-_error, _warning, _info, _ok = (partial(Finding, severity) for severity in ("error", "warning", "info", "ok"))
+SEVERITIES: tuple[Literal["error", "warning", "info", "ok"], ...] = ("error", "warning", "info", "ok")
+_error, _warning, _info, _ok = (partial(Finding, severity) for severity in SEVERITIES)
 _Rows: TypeAlias = Iterable[tuple[object, Finding]]
 """Findings, each with its condition."""
 
@@ -173,9 +197,8 @@ def of_scripts(driver: Driver[Any], prefix: str) -> _Rows:
     yield alone and not more, _ok(about, "everything that scripts rely on works, and each one runs alone")
 
 
-def of_all_else(saver: RedisSaver, prefix: str, prefixes: Iterable[str]) -> Iterator[Finding]:
-    """Check the servers and the threads."""
-    answers, threads = Answers(saver), overview(saver)
+def of_all_else(answers: Answers, threads: Overview, prefix: str, prefixes: Iterable[str]) -> Iterator[Finding]:
+    """Check the servers and the threads. `prefixes` are those of all threads of the server."""
     yield from _of_servers(answers, threads.counts, prefix)
     rows = [*_of_threads(threads, prefix), *_of_cold(threads.counts), *_of_prefixes(prefixes, prefix)]
     for right in answers.refused:
@@ -311,3 +334,102 @@ def _of_prefixes(prefixes: Iterable[str], prefix: str) -> _Rows:
     what = f"{', '.join(map(named, (*nested[:MAX_NAMED], prefix)))}: one begins with another"
     remedy = f"a user with ~{shorter}:* can use all of them. docs/security.md explains how to name prefixes"
     yield nested, _info("prefixes", what, remedy)
+
+
+# -- keys
+
+SAMPLE = 50
+"""Maximum number of keys of a part whose memory is measured."""
+MAX_PARTS = 1000
+"""Maximum number of parts. Further ones count as other keys."""
+_OF_THREAD = {b"index", b"data", b"owner", b"waiters", b"intents", b"lease", b"dirty", b"flush", b"replicated"}
+_KINDS = {b":store": "store", b":store:documents": "store", b":cache": "cache", b":llm_cache": "cache"}
+
+
+@dataclass
+class Part:
+    """The keys of one kind of one prefix."""
+
+    prefix: str
+    """Empty for other keys."""
+    kind: str
+    """`threads`, `store`, `cache` or `other`."""
+    keys: int = 0
+    memory: int | None = None
+    """Estimated bytes. None if the user may not call MEMORY USAGE for such keys."""
+    sample: list[bytes] = field(default_factory=list)
+
+
+def parts(answers: Answers, source: Source, is_over: Callable[[], bool]) -> list[Part]:
+    """Count the keys of the server by prefix and kind, and estimate the memory of the 20 largest parts.
+
+    Cost: a scan of all keys, and MEMORY USAGE of up to 50 keys per part.
+    """
+    by_name = dict[tuple[str, str], Part]()
+    for key in driver_of(hot_of(source)).stream(until(is_over, scan_keys(b"*"))):
+        prefix, kind = _part_of(key)
+        if (prefix, kind) not in by_name and len(by_name) >= MAX_PARTS:
+            prefix, kind = "", "other"
+        part = by_name.setdefault((prefix, kind), Part(prefix, kind))
+        part.keys += 1
+        if len(part.sample) < SAMPLE:
+            part.sample.append(key)
+    found = sorted(by_name.values(), key=lambda part: -part.keys)[:MAX_NAMED]
+    for part in found:
+        command = ("MEMORY", "USAGE")
+        asked = Batch([Command((*command, key), (key,)) for key in part.sample])
+        if (sizes := answers.request(command, asked)) is not None:
+            known = [int(size) for size in sizes if size is not None]  # others have expired
+            part.memory = sum(known) * part.keys // len(known) if known else 0
+    return sorted(found, key=lambda part: -(part.memory or 0))
+
+
+def _part_of(key: bytes) -> tuple[str, str]:
+    """Return the prefix and the kind of a key."""
+    stem, _, rest = key.partition(b":{")
+    tag, closing, ending = rest.partition(b"}:")
+    suffix = next((suffix for suffix in _KINDS if stem.endswith(suffix)), b"")
+    kind = _KINDS.get(suffix, "other") if closing else "other"
+    is_shard = kind == "cache" and tag.isdigit()  # has a key `index`, too
+    if closing and not is_shard and b"{" not in tag and ending.partition(b".")[0] in _OF_THREAD:
+        kind, suffix = "threads", b""
+    prefix = stem[: len(stem) - len(suffix)] if kind != "other" else b""
+    return prefix.decode("utf-8", "backslashreplace"), kind
+
+
+# -- the page
+
+
+class Report(NamedTuple):
+    """Everything that the page about the server shows."""
+
+    threads: Overview
+    server: Mapping[str, int]
+    parts: Sequence[Part]
+    findings: Sequence[Finding]
+    is_partial: bool
+    """True if the time was up before all threads were counted."""
+    is_part: bool
+    """True if the time was up before all keys were counted."""
+
+
+class _Limit:
+    """Time limit in seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end, self.is_over = time.monotonic() + seconds, False
+
+    def __call__(self) -> bool:
+        """Return True once the time is up."""
+        self.is_over = time.monotonic() >= self._end
+        return self.is_over
+
+
+def report(source: Source, threads_seconds: float, keys_seconds: float) -> Report:
+    """Look at the threads and the keys of a server, each for a limited time."""
+    answers, limit = Answers(hot_of(source)), _Limit(threads_seconds)
+    threads, of_keys = overview(source, limit), _Limit(keys_seconds)
+    found, prefix = parts(answers, source, of_keys), context_of(hot_of(source)).keyspace.prefix
+    prefixes = {part.prefix for part in found if part.kind == "threads"} - {prefix}
+    findings = sorted(of_all_else(answers, threads, prefix, prefixes), key=lambda one: SEVERITIES.index(one.severity))
+    return Report(threads, answers.numbers(), found, findings, limit.is_over, of_keys.is_over)

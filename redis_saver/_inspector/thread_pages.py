@@ -10,10 +10,12 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from redis_saver._checkpoint.auditing import Entry
+from redis_saver._checkpoint.saver import driver_of
 from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._common import times
 from redis_saver._common.config import Address
 from redis_saver._common.display import shown
+from redis_saver._inspector import health
 from redis_saver._inspector.pages import NO_CONTENT, Query, Values, needed, number, read_address
 from redis_saver._inspector.rows import ORDERS, drawn, list_threads, read_moment, tree_row
 from redis_saver._inspector.source import Source
@@ -48,6 +50,11 @@ class ThreadPages:
             "listing": listing, "rows": listing.threads[(page - 1) * LISTED :], "named": listing.damaged[:MAX_NAMED],
             "page": page, "is_last": page == MAX_PAGES, "has_more": listing.count > page * LISTED, "wrong": "",
         }  # fmt: skip
+
+    def server(self, _: Query) -> Values:
+        """Show the numbers of all threads, the memory by prefix, and what `doctor` finds."""
+        report = health.report(self._source, SEARCH_SECONDS, KEYS_SECONDS)
+        return {"report": report, "counts": report.threads.counts, "of": driver_of(health.hot_of(self._source)).server}
 
     def thread(self, arguments: Query) -> Values:
         """Show a thread as a tree of checkpoints."""
@@ -231,6 +238,8 @@ MAX_PAGES = 20
 """Maximum number of pages. It limits how many threads are kept in memory. Filters find the others."""
 SEARCH_SECONDS = 5.0
 """Time limit in seconds of a search. The page shows the threads found until then."""
+KEYS_SECONDS = 2.0
+"""Time limit in seconds for counting all keys of the server."""
 MAX_NAMED = 20
 """Maximum number of damaged threads that are named."""
 _EITHER = {"": None, "yes": True, "no": False}
