@@ -200,8 +200,10 @@ def _threads(
     between = updated_after, updated_before
     query = ThreadQuery(name_prefix, state, *between, min_bytes, expires_within, pinned, dirty, owned)
     with servers.savers() as savers:
-        for _ in screen.looks(watch=watch, cleared=not as_json):
+        for clear in screen.looks(watch=watch):
             listing = list_threads(savers.source, query, "expires" if sort == "ttl" else sort, limit)
+            if not as_json:
+                clear()
             for info in listing.damaged:
                 screen.note(f"damaged: {screen.named(info.thread_id)}: {printable(str(info.error))}")
             if as_json:

@@ -599,6 +599,34 @@ def test_watch_repeats_until_it_is_interrupted(place: Place, command: str, monke
     assert len(place.run(command, "--watch", "--json", code=130).splitlines()) == 2 and pauses == [2, 2]
 
 
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_stats_shows_trends_while_it_is_watched(
+    place: Place, is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, pauses = "long" * 40, list[float]()
+    place.put(name, 1, n=1)
+    if is_terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("COLUMNS", "80")
+        monkeypatch.setenv("TERM", "xterm-256color")
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 30:
+            raise KeyboardInterrupt
+        place.put(f"{name}{len(pauses)}", 1, n=1)
+
+    monkeypatch.setattr(screen.time, "sleep", sleep)
+    assert main(["stats", "--watch", "--redis", place.url, "--prefix", place.prefix]) == 130
+    said = capsys.readouterr().out
+    *_, last = said.split("\x1b[2J" if is_terminal else "trend\n")
+    assert said.count("threads ") == 30 and ("\x1b" in said) == is_terminal and "backlog" not in last
+    plain = re.sub(r"\x1b\[[0-9;]*[a-zA-Z]", "", last)
+    assert re.search(r"^threads +30 +\+23 +▁▁▁▁▂▂▂▃▃▃▄▄▄▄▅▅▅▆▆▆▇▇▇█$", plain, re.MULTILINE), plain
+    assert re.search(r"^largest bytes +165 +▁{24}$", plain, re.MULTILINE), plain
+    assert not is_terminal or all(len(line) <= 80 for line in plain.splitlines())
+
+
 # -- arguments, help, processes
 
 
