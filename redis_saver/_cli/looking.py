@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import typer
@@ -22,6 +23,7 @@ from redis_saver._cli.servers import Savers, Servers
 from redis_saver._common import times
 from redis_saver._common.config import Address
 from redis_saver._common.display import counted, printable, shown
+from redis_saver._inspector import picture
 from redis_saver._inspector.health import OTHER_PREFIX
 from redis_saver._inspector.rows import TreeRow, lanes, list_threads, tree_row
 from redis_saver._inspector.values import ago, left, moment, owner_text, state_of
@@ -343,19 +345,40 @@ def _parent(saved: CheckpointTuple) -> str | None:
 
 
 @command("tree", _CODES, has_postgres=False)
-def _tree(servers: Servers, thread: str, *, ns: str | None = None, limit: int = _MANY, as_json: bool = JSON) -> int:
+def _tree(
+    servers: Servers,
+    thread: str,
+    *,
+    ns: str | None = None,
+    limit: int = _MANY,
+    svg: Path | None = None,
+    as_json: bool = JSON,
+) -> int:
     """Draw the checkpoints of a thread, oldest first, with forks, nodes that ran, interrupts and failures.
 
     It shows the checkpoints in Redis, and reads no values except Sends.
 
     Options:
         ns NAMESPACE: Only this namespace, empty for the root. Default: all.
+        svg FILE: Write a picture of the tree, newest first, to this new file instead.
     """
     with servers.savers() as savers:
         savers.source.thread(thread)
         entries = savers.source.entries(thread, ns, None, limit, cold=False)
+    if svg is not None:
+        name = screen.named(str(svg))
+        try:
+            with svg.open("x", encoding="utf-8") as file:
+                file.write(picture.svg(thread, entries))
+        except FileExistsError as error:
+            text = f"--svg {name}: it exists already; write another name, or remove it. Nothing was written"
+            raise EndpointError(text) from error
+        except OSError as error:
+            raise EndpointError(f"--svg {name}: {printable(str(error))}") from error
+        report = {"file": str(svg), "checkpoints": len(entries)}
+        screen.show(report, f"{name}: {counted(len(entries), 'checkpoint')}", as_json=as_json)
     columns = ("", "checkpoint", "step", "source", "ran", "pending", "created")
-    for name, drawn in tree(entries):
+    for name, drawn in tree(entries if svg is None else ()):
         if as_json:
             for _, row in drawn:
                 screen.emit(tree_json(thread, row))

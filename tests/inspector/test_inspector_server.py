@@ -1,9 +1,11 @@
-"""The inspector's page about the server, and what `stats` and `doctor` share with it."""
+"""The inspector's page about the server, and pictures of trees."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
+from xml.etree import ElementTree
 from typing import Any
 
 import fakeredis
@@ -18,9 +20,11 @@ from tests.support.uniform import Target, Uniform
 
 from redis_saver import RedisCache, RedisSaver, RedisStore, TieredSaver
 from redis_saver._client.clients import connect
-from redis_saver._inspector import health, thread_pages
+from redis_saver._cli.main import main
+from redis_saver._inspector import health, picture, thread_pages
 from redis_saver._inspector.source import Source
 
+SVG = "{http://www.w3.org/2000/svg}"
 pytestmark = pytest.mark.also_on(cluster="async", valkey="sync", fakeredis="async")
 
 
@@ -146,3 +150,54 @@ async def test_hostile_names_are_escaped() -> None:
                 text = (await client.get(url)).text
                 check_markup(text)
                 assert "&lt;img src=x onerror=alert(1)&gt;" in text and not [one for one in links(text) if "<" in one]
+
+
+# -- pictures
+
+
+async def test_a_picture_shows_each_checkpoint_and_escapes_all_names() -> None:
+    saver = RedisSaver(fakeredis.FakeRedis(version=(7,)))
+    make_thread(saver, "waits")
+    entries = Source(saver).entries("waits", None, None, 100, cold=False)
+    root = ElementTree.fromstring(picture.svg("waits", entries))
+    texts = [one.text for one in root.iter(f"{SVG}text")]
+    assert texts[0] == f"thread waits, {len(entries)} checkpoints, newest first"
+    assert {"plan", "tool", "research", "research: ask", "interrupted", *(entry.id for entry in entries)} <= {*texts}
+    circles = [one.attrib["class"].split() for one in root.iter(f"{SVG}circle")]
+    assert len(circles) == len(entries) and len({lane for lane, *_ in circles}) > 1
+    assert sum("interrupted" in one for one in circles) == texts.count("interrupted") > 0
+
+    for name in HOSTILE:
+        metadata: Any = {"source": name, "step": 1, "parents": {}}
+        await put(Uniform(saver), config("t", name), {name: 1}, checkpoint_id=name or "-", metadata=metadata)
+    drawing = picture.svg(HOSTILE[0], Source(saver).entries("t", None, None, 100, cold=False))
+    root = ElementTree.fromstring(drawing)
+    assert {one.tag.removeprefix(SVG) for one in root.iter()} <= {
+        "svg",
+        "title",
+        "style",
+        "rect",
+        "text",
+        "line",
+        "circle",
+    }
+    assert not re.search(r"url\(|href|import|on\w+=\"", re.sub(r"<text.*?</text>", "", drawing)), (
+        "it needs no other file"
+    )
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f\u202e\ud800]", drawing)
+
+
+def test_tree_writes_a_new_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server, target = Server(), tmp_path / "tree.svg"
+    make_thread(writer(server.url), "waits")
+    words = ["tree", "waits", "--redis", server.url, "--svg", str(target)]
+    assert main([*words, "--limit", "3"]) == 0
+    told = capsys.readouterr()
+    assert told.out == f"{target}: 3 checkpoints\n" and "--limit shows more" in told.err
+    first = target.read_text(encoding="utf-8")
+    assert first.count("<circle") == 3
+    assert main(words) == 2 and target.read_text(encoding="utf-8") == first, "it overwrites no file"
+    assert "it exists already" in capsys.readouterr().err
+    assert main([*words[:-1], str(tmp_path / "missing" / "tree.svg")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    server.stop()
