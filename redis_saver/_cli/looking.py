@@ -35,6 +35,8 @@ MARKS = {"interrupted": "◆", "failed": "✗", "": "●"}
 _WRITES = "redis-saver writes lists the writes"
 _LIMIT: Any = typer.Option(100, min=1, max=MAX_NUMBER)
 _MANY: Any = typer.Option(1000, min=1, max=MAX_NUMBER)
+_UUID = 36
+"""Length of a UUID. Longer names of runs are cut on a narrow terminal."""
 _GIST = 60
 """Maximum number of characters of a shortened value."""
 
@@ -60,6 +62,24 @@ def thread_table(infos: Sequence[Any], *, has_cold: bool) -> None:
         row += [info.tier, f"{info.lacking:,}"] if has_cold else []
         rows.append([*row, *([owner] if is_owned else [])])
     screen.table(columns, rows, right=("checkpoints", "bytes", "lacking"))
+
+
+def _orphan_table(infos: Sequence[Any]) -> None:
+    """Print orphaned threads as a table. The run, and since when, come first, because narrow terminals cut the rest."""
+    rows = []
+    for info in infos:
+        row = [screen.named(info.thread_id), screen.named(info.owner.run_id), ago(info.owner.lease_until)]
+        row += [
+            screen.named(info.owner.by),
+            ago(info.updated_at),
+            f"{info.checkpoints:,}",
+            size(info.bytes),
+            left(info),
+        ]
+        rows.append(row)
+    columns = ("thread", "run", "lease ended", "owner", "updated", "checkpoints", "bytes", "expires")
+    whole = ("run", "lease ended") if all(len(row[1]) <= _UUID for row in rows) else ("lease ended",)
+    screen.table(columns, rows, right=("checkpoints", "bytes"), whole=whole)
 
 
 def size(amount: int | None) -> str:
@@ -212,7 +232,10 @@ def _threads(
                 for info in listing.threads:
                     screen.emit(thread_json(info))
                 continue
-            thread_table(listing.threads, has_cold=savers.has_cold)
+            if state == "orphaned":
+                _orphan_table(listing.threads)
+            else:
+                thread_table(listing.threads, has_cold=savers.has_cold)
             more = listing.count - len(listing.threads)
             not_shown = f", {more:,} of them not shown" if more else ""
             screen.note(f"{counted(listing.count, 'thread')}, {counted(listing.bytes, 'byte')}{not_shown}")

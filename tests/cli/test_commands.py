@@ -529,8 +529,10 @@ def test_commands_show_the_owner_of_a_thread(place: Place) -> None:
         record = raw.get(key).split(b" ", 2)
         raw.set(key, b" ".join([record[0], b"1", record[2]]))  # the lease expired long ago
         assert "worker\\x1b[31m 7, run 'r\\x1b', lease ended " in place.run("show", "a")
-        listed = place.run("threads", "--state", "orphaned")
+        listed = place.run("threads")
         assert re.search(r"^a +orphaned .*worker.* 7, run 'r\\x1b', lease ended AGO$", listed, re.MULTILINE), listed
+        listed = place.run("threads", "--state", "orphaned")
+        assert re.search(r"^a +'r\\x1b' +AGO +worker\\x1b\[31m 7 +AGO +1 ", listed, re.MULTILINE), listed
         (one,) = place.json("threads", "--state", "orphaned")
         assert (one["state"], one["owner"]["run_id"], one["owner"]["lease_left"]) == ("orphaned", "r\x1b", 0)
         assert one["owner"]["lease_until"] == "1970-01-01T00:00:00.001000+00:00"
