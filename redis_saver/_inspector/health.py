@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -111,9 +110,6 @@ OF_SERVER = (
 )
 
 
-_UNKNOWN = re.compile(r"unknown (redis |sub)?command", re.IGNORECASE)
-
-
 class Answers:
     """Information that the saver's servers return about themselves."""
 
@@ -121,18 +117,18 @@ class Answers:
         """Ask the servers of a saver of Redis."""
         self._driver = driver_of(saver)
         self.refused: dict[str, None] = {}
-        """Commands, as an ACL names them, that the user may not call or the server does not know."""
+        """Commands, as an ACL names them, that the server refused: the user may not call them, or it lacks them."""
 
     def ask(self, *command: Any) -> dict[str, Any]:
-        """Return the reply of each server by its name. It is empty if the user may not ask."""
+        """Return the reply of each server by its name. It is empty if the server refuses the command."""
         return self.request(command, ToEach(command)) or {}
 
     def request(self, command: Sequence[str], request: Request) -> Any:
-        """Return the reply to a request with this command, or None if the user may not call it."""
+        """Return the reply to a request with this command, or None if the server refuses it."""
         try:
             return self._driver.request(request)
         except Exception as error:  # each client has classes of its own
-            if not (probe.is_refused(str(error)) or _UNKNOWN.search(str(error))):
+            if not any(kind.__name__ == "ResponseError" for kind in type(error).__mro__):
                 raise
             if "key" not in str(error):  # else the user may call it for other keys
                 self.refused["|".join(map(str.lower, command[:2]))] = None
@@ -400,19 +396,6 @@ def _part_of(key: bytes) -> tuple[str, str]:
 # -- the page
 
 
-class Report(NamedTuple):
-    """Everything that the page about the server shows."""
-
-    threads: Overview
-    server: Mapping[str, int]
-    parts: Sequence[Part]
-    findings: Sequence[Finding]
-    is_partial: bool
-    """True if the time was up before all threads were counted."""
-    is_part: bool
-    """True if the time was up before all keys were counted."""
-
-
 class _Limit:
     """Time limit in seconds."""
 
@@ -425,11 +408,14 @@ class _Limit:
         return self.is_over
 
 
-def report(source: Source, threads_seconds: float, keys_seconds: float) -> Report:
-    """Look at the threads and the keys of a server, each for a limited time."""
-    answers, limit = Answers(hot_of(source)), _Limit(threads_seconds)
-    threads, of_keys = overview(source, limit), _Limit(keys_seconds)
-    found, prefix = parts(answers, source, of_keys), context_of(hot_of(source)).keyspace.prefix
+def look(source: Source, threads_seconds: float, keys_seconds: float) -> dict[str, Any]:
+    """Look at the threads and the keys of a server, each for a limited time. Return what the page shows."""
+    hot, limit = hot_of(source), _Limit(threads_seconds)
+    answers, threads, of_keys = Answers(hot), overview(source, limit), _Limit(keys_seconds)
+    found, prefix = parts(answers, source, of_keys), context_of(hot).keyspace.prefix
     prefixes = {part.prefix for part in found if part.kind == "threads"} - {prefix}
     findings = sorted(of_all_else(answers, threads, prefix, prefixes), key=lambda one: SEVERITIES.index(one.severity))
-    return Report(threads, answers.numbers(), found, findings, limit.is_over, of_keys.is_over)
+    return {
+        "url": driver_of(hot).server, "counts": threads.counts, "numbers": answers.numbers(), "parts": found,
+        "findings": findings, "is_partial": limit.is_over, "is_part_of_keys": of_keys.is_over,
+    }  # fmt: skip

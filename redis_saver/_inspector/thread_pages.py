@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from redis_saver._checkpoint.auditing import Entry
-from redis_saver._checkpoint.saver import driver_of
 from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._common import times
 from redis_saver._common.config import Address
@@ -53,8 +52,7 @@ class ThreadPages:
 
     def server(self, _: Query) -> Values:
         """Show the numbers of all threads, the memory by prefix, and what `doctor` finds."""
-        report = health.report(self._source, SEARCH_SECONDS, KEYS_SECONDS)
-        return {"report": report, "counts": report.threads.counts, "of": driver_of(health.hot_of(self._source)).server}
+        return health.look(self._source, SEARCH_SECONDS, KEYS_SECONDS)
 
     def thread(self, arguments: Query) -> Values:
         """Show a thread as a tree of checkpoints."""
