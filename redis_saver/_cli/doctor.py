@@ -76,7 +76,7 @@ def _doctor(servers: Servers, *, as_json: bool = JSON) -> int:
     """Check whether a server fits savers, and whether its threads are sound. Each finding has a remedy.
 
     The server: what the scripts rely on, version, role, persistence, eviction, memory, slow scripts, missing rights.
-    The threads: damage, threads that never expire, owners whose lease has expired, the backlog for cold.
+    The threads: damage, threads that never expire, orphaned threads, the backlog for cold.
     It writes a few keys of its own for some milliseconds, and reads no values. The command check reads them.
 
     Exit codes:
