@@ -1,4 +1,4 @@
-"""What `stats`, `doctor` and the inspector find out about a server and its threads."""
+"""Findings about a server and its threads, for `stats`, `doctor` and the inspector."""
 
 from __future__ import annotations
 
