@@ -117,7 +117,8 @@ class SaverOfRuns(AsyncRedisSaver):
         if run and (key := (configs.thread_id(config), *run)) not in self._tokens:
             name = " ".join(run).encode("utf-8", "surrogatepass")
             nonce = sha256(self._nonce + name).hexdigest()[:16]  # so that two parallel reads take the thread once
-            terms = Terms.of(key[0], "1s", "take", None, f"run {run[0]}", run[0])
+            # Nothing renews or releases a lease here, so the owner has none.
+            terms = Terms.of(key[0], "1s", "take", None, f"run {run[0]}", run[0])._replace(lease=0)
             record = yield from taken(self._rules, terms, nonce)
             self._tokens.store(key, record.token)
         return (yield from super()._get_tuple_gen(config))

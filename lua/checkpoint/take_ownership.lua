@@ -3,7 +3,7 @@
 -- KEYS[1] owner      string      <prefix>:{<thread>}:owner
 -- KEYS[2] waiters    sorted set  <prefix>:{<thread>}:waiters
 -- ARGV[1] nonce      16 hex digits that name this owner
--- ARGV[2] lease      milliseconds until the lease expires, unless it is renewed
+-- ARGV[2] lease      milliseconds until the lease expires, unless it is renewed; 0 for an owner without a lease
 -- ARGV[3] kept       milliseconds by which the key outlives the lease; during these a late owner may still write
 -- ARGV[4] mode       'free'  take it unless somebody has a lease
 --                    'wait'  the same, in order of arrival
@@ -82,6 +82,7 @@ end
 if mode == 'wait' then redis.call('ZREM', waiters, 'arrival ' .. nonce, 'alive ' .. nonce) end
 if is_owned then before = held_run == '-' and '?' or held_run end
 if held and #last <= 16 and last + 1 < MAX_EPOCH then epoch = math.max(epoch, last + 1) end
-local taken = string.format('%.0f-%s %.0f %s %s %s %s', epoch, nonce, millis + lease, micros, run, before, by)
+local lease_end = lease > 0 and millis + lease or 0
+local taken = string.format('%.0f-%s %.0f %s %s %s %s', epoch, nonce, lease_end, micros, run, before, by)
 redis.call('SET', owner, taken, 'PX', string.format('%.0f', lease + kept))
 return { TAKEN, taken }

@@ -5,7 +5,7 @@
 -- KEYS[3] owner      string      <prefix>:{<thread>}:owner
 -- ARGV[1] root       the root namespace, escaped
 -- ARGV[2..3]         ends of the members of a pending interrupt and of a pending error
--- ARGV[4] state      'active', 'interrupted' or 'failed'; '' for any
+-- ARGV[4] state      'active', 'interrupted', 'failed' or 'orphaned'; '' for any
 -- ARGV[5] least      minimum size in bytes
 -- ARGV[6] within     maximum time until it expires, in milliseconds, or '' for any
 -- ARGV[7] pinned     '1' or '0', or '' for any
@@ -59,8 +59,10 @@ if id then
     if string.sub(members[i], -#failure) == failure then failed = 1 end
   end
 end
-local is_wanted = { [''] = true, active = waits + failed == 0, interrupted = waits == 1, failed = failed == 1 }
-if not is_wanted[state] then return false end
+local is_orphaned = held and lease == 0 and until_then ~= '0'
+local is_active = waits + failed == 0 and not is_orphaned
+local is_wanted = { active = is_active, interrupted = waits == 1, failed = failed == 1, orphaned = is_orphaned }
+if state ~= '' and not is_wanted[state] then return false end
 
 local newest, head = newest_first(index, '(i\255', '[i', 1)[1], ''
 if newest then

@@ -466,7 +466,8 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         Args:
             thread_prefix: Only threads whose name begins with this.
             state: `"interrupted"`: the newest checkpoint of the root namespace has a pending `interrupt()`. `"failed"`:
-                it has a pending error of a task. `"active"`: neither, so the thread runs, is done, or was stopped.
+                it has a pending error of a task. `"orphaned"`: the lease of its owner (`own`) ended before the owner
+                released it, less than a day ago. `"active"`: none of these, so it runs, is done, or was stopped.
             updated_after: Only threads whose newest checkpoint has a later time (`ts`) than this `datetime`, which
                 needs a time zone.
             updated_before: Only threads whose newest checkpoint has an earlier time.

@@ -65,6 +65,13 @@ class Owner(NamedTuple):
     """The owner's run, or None if it named none."""
     lease_left: timedelta
     """Rest of the lease, or 0 if the owner is late or gone."""
+    lease_until: datetime | None = None
+    """End of the lease, by the server's clock. None for a run of the Agent Server, which has no lease."""
+
+    @property
+    def orphaned(self) -> bool:
+        """True if the lease ended before the owner released the thread."""
+        return self.lease_until is not None and not self.lease_left
 
 
 class Record(NamedTuple):
@@ -72,7 +79,7 @@ class Record(NamedTuple):
 
     token: str
     until: int
-    """End of the lease, in milliseconds."""
+    """End of the lease, in milliseconds. 0 without a lease."""
     since: int
     """Beginning of the ownership, in microseconds."""
     run_id: str | None
@@ -103,8 +110,10 @@ class Record(NamedTuple):
 
     def owner(self, left: int) -> Owner:
         """Return the owner as users see it. `left` is the rest of the lease in milliseconds."""
-        since = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=self.since)
-        return Owner(self.by, since, self.run_id, timedelta(milliseconds=max(0, left)))
+        epoch = datetime(1970, 1, 1, tzinfo=timezone.utc)
+        since, rest = epoch + timedelta(microseconds=self.since), timedelta(milliseconds=max(0, left))
+        until = epoch + timedelta(milliseconds=self.until) if self.until else None
+        return Owner(self.by, since, self.run_id, rest, until)
 
 
 class Terms(NamedTuple):

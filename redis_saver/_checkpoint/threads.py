@@ -22,11 +22,11 @@ from redis_saver.errors import ThreadNotFound, decoding
 _ROOT = names.component("")
 _INTERRUPT, _ERROR = b"\0%d" % WRITES_IDX_MAP[INTERRUPT], b"\0%d" % WRITES_IDX_MAP[ERROR]
 
-ThreadState: TypeAlias = Literal["active", "interrupted", "failed"]
-"""State of a thread, from the pending writes of its newest root checkpoint.
+ThreadState: TypeAlias = Literal["active", "interrupted", "failed", "orphaned"]
+"""State of a thread, from its owner and the pending writes of its newest root checkpoint. It may be in several.
 
-`interrupted`: there is an `interrupt()`. `failed`: there is an error of a task. `active`: neither, so the thread runs,
-is done, or was stopped."""
+`interrupted`: there is an `interrupt()`. `failed`: there is an error of a task. `orphaned`: the lease of its owner
+(`own`) ended before the owner released it. `active`: none of these, so the thread runs, is done, or was stopped."""
 
 
 class ThreadInfo(NamedTuple):
@@ -51,7 +51,12 @@ class ThreadInfo(NamedTuple):
     failed: bool = False
     """True if that checkpoint has a pending error: a task raised, and has not succeeded since."""
     owner: Owner | None = None
-    """The owner (`own`), also after its lease, until somebody else takes the thread. None if nobody owns it."""
+    """The owner (`own`), also for a day after its lease, until somebody else takes the thread. None: nobody owns it."""
+
+    @property
+    def orphaned(self) -> bool:
+        """True if the owner's lease ended before the owner released the thread. So its run ended in the middle."""
+        return self.owner is not None and self.owner.orphaned
 
 
 class ThreadQuery(NamedTuple):
@@ -82,8 +87,8 @@ class ThreadQuery(NamedTuple):
         """
         if not isinstance(self.prefix, str):
             raise TypeError(f"thread_prefix={shown(self.prefix)}: write a str")
-        if self.state not in (None, "active", "interrupted", "failed"):
-            raise ValueError(f"state={shown(self.state)}: write 'active', 'interrupted' or 'failed'")
+        if self.state not in (None, "active", "interrupted", "failed", "orphaned"):
+            raise ValueError(f"state={shown(self.state)}: write 'active', 'interrupted', 'failed' or 'orphaned'")
         for name, at in (("updated_after", self.updated_after), ("updated_before", self.updated_before)):
             if at is not None and not (isinstance(at, datetime) and at.tzinfo):
                 raise TypeError(f"{name}={shown(at)}: write a datetime with a tzinfo, like datetime.now(timezone.utc)")

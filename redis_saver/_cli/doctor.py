@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -17,10 +18,12 @@ from redis_saver._cli import screen
 from redis_saver._cli.options import EVERY, JSON, command
 from redis_saver._cli.servers import Servers
 from redis_saver._common.display import counted, printable
-from redis_saver._inspector.health import OF_SERVER, Answers, of_all_else, of_scripts, overview
+from redis_saver._inspector.health import Answers, of_all_else, of_scripts, overview
 from redis_saver._migrate.savers import our_prefixes
 from redis_saver.errors import EndpointError, ThreadBusy, ThreadNotFound
 
+_LOOKS = 24
+"""Number of looks in a trend of `stats --watch`."""
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim", "ok": "green"}
 
 
@@ -29,6 +32,7 @@ def _stats(servers: Servers, *, watch: bool = False, as_json: bool = JSON) -> in
     """Show numbers about threads (state, size, expiry, backlog) and the server (memory, commands per second).
 
     It scans all keys of the server, and reads no values.
+    With --watch it repeats that every two seconds, and shows trends.
     The calls of one process are counted by `stats()` in Python.
 
     Exit codes:
@@ -36,23 +40,32 @@ def _stats(servers: Servers, *, watch: bool = False, as_json: bool = JSON) -> in
         2: a URL or a login is wrong, or a package is missing.
     """
     with servers.savers() as savers:
-        for _ in screen.looks(watch=watch, cleared=not as_json):
-            counts, answers = overview(savers.hot).counts, Answers(savers.hot)
-            infos = list(answers.ask("INFO").values())
-            known = [name for name in OF_SERVER if any(name in info for info in infos)]
-            server = {name: sum(int(info.get(name, 0)) for info in infos) for name in known}
+        past = defaultdict[str, deque[Any]](lambda: deque(maxlen=_LOOKS))
+        for clear in screen.looks(watch=watch):
+            counts, answers = overview(savers.source).counts, Answers(savers.hot)
+            server = answers.numbers()
             if as_json:
                 screen.emit({"threads": counts, "server": server, "refused": list(answers.refused)})
                 continue
-            rows = [
-                (name.replace("_", " "), screen.named(value) if isinstance(value, str) else f"{value:,}")
-                for name, value in {**counts, **server}.items()
-                if value is not None
-            ]
-            screen.table(("", ""), rows)
+            values = {name: value for name, value in {**counts, **server}.items() if value is not None}
+            for name, value in values.items():
+                past[name].append(value)
+            names = [name for name in values if not watch or any(past[name])]
+            rows = [(name.replace("_", " "), *_cells(past[name], watch=watch)) for name in names]
+            clear()
+            screen.table(("", "now", "change", "trend") if watch else ("", ""), rows, whole=("", "change", "trend"))
             for right in answers.refused:
                 screen.note(f"this user may not call {right.replace('|', ' ').upper()}")
     return 0
+
+
+def _cells(past: Sequence[Any], *, watch: bool) -> Sequence[str]:
+    """Return a value of `stats` as cells: its text, and with `watch` its change and trend over the last looks."""
+    value = past[-1]
+    if isinstance(value, str):
+        return [screen.named(value), "", ""][: 3 if watch else 1]
+    change = round(value - past[0], 3)
+    return [f"{value:,}", f"{change:+,}" if change else "", screen.sparkline(past)][: 3 if watch else 1]
 
 
 # -- doctor
@@ -63,7 +76,7 @@ def _doctor(servers: Servers, *, as_json: bool = JSON) -> int:
     """Check whether a server fits savers, and whether its threads are sound. Each finding has a remedy.
 
     The server: what the scripts rely on, version, role, persistence, eviction, memory, slow scripts, missing rights.
-    The threads: damage, threads that never expire, owners whose lease has expired, the backlog for cold.
+    The threads: damage, threads that never expire, orphaned threads, the backlog for cold.
     It writes a few keys of its own for some milliseconds, and reads no values. The command check reads them.
 
     Exit codes:
@@ -76,7 +89,9 @@ def _doctor(servers: Servers, *, as_json: bool = JSON) -> int:
     with servers.savers() as savers:
         results = [finding for holds, finding in of_scripts(driver_of(savers.hot), servers.prefix) if holds]
         if not any(finding.severity == "error" for finding in results):  # else no thread can be read
-            results += of_all_else(savers.hot, servers.prefix, our_prefixes(driver_of(savers.hot)))
+            answers = Answers(savers.hot)
+            threads = overview(savers.source, hot_slots=answers.hot_slots())
+            results += of_all_else(answers, threads, servers.prefix, our_prefixes(driver_of(savers.hot)))
     lines: list[Sequence[str | Text]] = []
     for result in results:
         if as_json:

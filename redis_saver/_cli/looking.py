@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import typer
@@ -22,17 +23,20 @@ from redis_saver._cli.servers import Savers, Servers
 from redis_saver._common import times
 from redis_saver._common.config import Address
 from redis_saver._common.display import counted, printable, shown
+from redis_saver._inspector import picture
+from redis_saver._inspector.health import OTHER_PREFIX
 from redis_saver._inspector.rows import TreeRow, lanes, list_threads, tree_row
-from redis_saver._inspector.values import ago, left, moment, state_of
+from redis_saver._inspector.values import ago, left, moment, owner_text, state_of
 from redis_saver.errors import EndpointError, ThreadNotFound
 
-STATES = {"interrupted": "yellow", "failed": "red", "active": ""}
+STATES = {"orphaned": "red", "interrupted": "yellow", "failed": "red", "active": ""}
 """Styles of states."""
 MARKS = {"interrupted": "◆", "failed": "✗", "": "●"}
-_IN_JSON = [name for name in ThreadInfo._fields if name != "owner"]
 _WRITES = "redis-saver writes lists the writes"
 _LIMIT: Any = typer.Option(100, min=1, max=MAX_NUMBER)
 _MANY: Any = typer.Option(1000, min=1, max=MAX_NUMBER)
+_UUID = 36
+"""Length of a UUID. Longer names of runs are cut on a narrow terminal."""
 _GIST = 60
 """Maximum number of characters of a shortened value."""
 
@@ -42,7 +46,7 @@ _GIST = 60
 def thread_json(info: Any) -> dict[str, Any]:
     """Return the information about a thread for JSON."""
     more = {name: getattr(info, name) for name in ("tier", "lacking") if hasattr(info, name)}
-    return {**{name: getattr(info, name) for name in _IN_JSON}, "state": state_of(info), **more}
+    return {**{name: getattr(info, name) for name in ThreadInfo._fields}, "state": state_of(info), **more}
 
 
 def thread_table(infos: Sequence[Any], *, has_cold: bool) -> None:
@@ -52,14 +56,30 @@ def thread_table(infos: Sequence[Any], *, has_cold: bool) -> None:
     columns += [*(["tier", "lacking"] if has_cold else []), *(["owner"] if is_owned else [])]
     rows: list[list[str | Text]] = []
     for info in infos:
-        state, owner = state_of(info), ""
-        if info.owner is not None:
-            owner = screen.named(info.owner.by) + ("" if info.owner.lease_left else " (late)")
+        state, owner = state_of(info), "" if info.owner is None else owner_text(info.owner)
         row: list[str | Text] = [screen.named(info.thread_id), Text(state, STATES[state]), ago(info.updated_at)]
         row += [f"{info.checkpoints:,}", size(info.bytes), left(info)]
         row += [info.tier, f"{info.lacking:,}"] if has_cold else []
         rows.append([*row, *([owner] if is_owned else [])])
     screen.table(columns, rows, right=("checkpoints", "bytes", "lacking"))
+
+
+def _orphan_table(infos: Sequence[Any]) -> None:
+    """Print orphaned threads as a table. The run, and since when, come first, because narrow terminals cut the rest."""
+    rows = []
+    for info in infos:
+        row = [screen.named(info.thread_id), screen.named(info.owner.run_id), ago(info.owner.lease_until)]
+        row += [
+            screen.named(info.owner.by),
+            ago(info.updated_at),
+            f"{info.checkpoints:,}",
+            size(info.bytes),
+            left(info),
+        ]
+        rows.append(row)
+    columns = ("thread", "run", "lease ended", "owner", "updated", "checkpoints", "bytes", "expires")
+    whole = ("run", "lease ended") if all(len(row[1]) <= _UUID for row in rows) else ("lease ended",)
+    screen.table(columns, rows, right=("checkpoints", "bytes"), whole=whole)
 
 
 def size(amount: int | None) -> str:
@@ -148,9 +168,7 @@ def _interrupts() -> tuple[type[Any], ...]:
     return () if types is None else (types.Interrupt,)
 
 
-OTHER_PREFIX = "check that --prefix, and the database in --redis, are those of the saver"
-"""Remedy if there are no threads."""
-_Order: TypeAlias = Literal["updated", "bytes", "checkpoints", "ttl", "name"]
+_Order: TypeAlias = Literal["updated", "oldest", "bytes", "checkpoints", "ttl", "name"]
 _CODES = """Exit codes:
     0: success.
     2: there is no such thread or checkpoint, a URL or a login is wrong, or a package is missing.
@@ -184,8 +202,8 @@ def _threads(
 
     Options:
         name_prefix PREFIX: Only threads whose names begin with PREFIX.
-        state: Only threads that wait for an answer to interrupt() (interrupted), that failed in a task (failed), or
-            that do neither (active).
+        state: Only threads that wait for an answer to interrupt() (interrupted), that failed in a task (failed),
+            whose owner's lease ended during a run (orphaned), or others (active).
         updated_after TIME: Only threads updated after TIME: how long ago (2h), or ISO 8601.
         updated_before TIME: Only threads last updated before TIME.
         min_bytes N: Only threads of N bytes or more.
@@ -193,7 +211,7 @@ def _threads(
         pinned: Only pinned threads, or only others.
         dirty: Only threads that the cold tier lacks records of, or only others.
         owned: Only threads with an owner whose lease lasts, or only others.
-        sort: Most recently updated, largest, most checkpoints, or first to expire first; or by name.
+        sort: Most or least recently updated, largest, most checkpoints, or first to expire first; or by name.
         limit N: Show N threads.
 
     Exit codes:
@@ -204,15 +222,20 @@ def _threads(
     between = updated_after, updated_before
     query = ThreadQuery(name_prefix, state, *between, min_bytes, expires_within, pinned, dirty, owned)
     with servers.savers() as savers:
-        for _ in screen.looks(watch=watch, cleared=not as_json):
+        for clear in screen.looks(watch=watch):
             listing = list_threads(savers.source, query, "expires" if sort == "ttl" else sort, limit)
+            if not as_json:
+                clear()
             for info in listing.damaged:
                 screen.note(f"damaged: {screen.named(info.thread_id)}: {printable(str(info.error))}")
             if as_json:
                 for info in listing.threads:
                     screen.emit(thread_json(info))
                 continue
-            thread_table(listing.threads, has_cold=savers.has_cold)
+            if state == "orphaned":
+                _orphan_table(listing.threads)
+            else:
+                thread_table(listing.threads, has_cold=savers.has_cold)
             more = listing.count - len(listing.threads)
             not_shown = f", {more:,} of them not shown" if more else ""
             screen.note(f"{counted(listing.count, 'thread')}, {counted(listing.bytes, 'byte')}{not_shown}")
@@ -267,8 +290,8 @@ def _about_thread(info: Any) -> Iterator[tuple[str, str]]:
     yield "bytes", size(info.bytes)
     yield "expires", left(info)
     if (owner := info.owner) is not None:
-        lease = f"{times.shown(owner.lease_left)} of the lease left" if owner.lease_left else "its lease has expired"
-        yield "owner", f"{screen.named(owner.by)}, since {owner.since.isoformat()}, {lease}"
+        lease = f", {times.shown(owner.lease_left)} of the lease left" if owner.lease_left else ""
+        yield "owner", f"{owner_text(owner)}, since {owner.since.isoformat()}{lease}"
     if hasattr(info, "tier"):
         yield "tier", f"{info.tier}, cold lacks {info.lacking:,} records"
 
@@ -345,19 +368,40 @@ def _parent(saved: CheckpointTuple) -> str | None:
 
 
 @command("tree", _CODES, has_postgres=False)
-def _tree(servers: Servers, thread: str, *, ns: str | None = None, limit: int = _MANY, as_json: bool = JSON) -> int:
+def _tree(
+    servers: Servers,
+    thread: str,
+    *,
+    ns: str | None = None,
+    limit: int = _MANY,
+    svg: Path | None = None,
+    as_json: bool = JSON,
+) -> int:
     """Draw the checkpoints of a thread, oldest first, with forks, nodes that ran, interrupts and failures.
 
     It shows the checkpoints in Redis, and reads no values except Sends.
 
     Options:
         ns NAMESPACE: Only this namespace, empty for the root. Default: all.
+        svg FILE: Write a picture of the tree, newest first, to this new file instead.
     """
     with servers.savers() as savers:
         savers.source.thread(thread)
         entries = savers.source.entries(thread, ns, None, limit, cold=False)
+    if svg is not None:
+        name = screen.named(str(svg))
+        try:
+            with svg.open("x", encoding="utf-8") as file:
+                file.write(picture.svg(thread, entries))
+        except FileExistsError as error:
+            text = f"--svg {name}: it exists already; write another name, or remove it. Nothing was written"
+            raise EndpointError(text) from error
+        except OSError as error:
+            raise EndpointError(f"--svg {name}: {printable(str(error))}") from error
+        report = {"file": str(svg), "checkpoints": len(entries)}
+        screen.show(report, f"{name}: {counted(len(entries), 'checkpoint')}", as_json=as_json)
     columns = ("", "checkpoint", "step", "source", "ran", "pending", "created")
-    for name, drawn in tree(entries):
+    for name, drawn in tree(entries if svg is None else ()):
         if as_json:
             for _, row in drawn:
                 screen.emit(tree_json(thread, row))

@@ -15,7 +15,19 @@ from redis_saver._client import clients
 from redis_saver._common.display import error_text, shown
 from redis_saver._common.logs import ThrottledLog
 from redis_saver._common.names import REPLICATED
-from redis_saver._engine.requests import KEYS_PER_SCAN, Argument, Batch, Call, Command, Request, Scan, Sleep, T, key_of
+from redis_saver._engine.requests import (
+    KEYS_PER_SCAN,
+    Argument,
+    Batch,
+    Call,
+    Command,
+    Request,
+    Scan,
+    Sleep,
+    T,
+    ToEach,
+    key_of,
+)  # fmt: skip
 from redis_saver._engine.scripts import Script
 from redis_saver._engine.stats import Traffic
 from redis_saver.errors import ClusterMoving, RedisSaverError, ReplicationTimeout, from_reply
@@ -120,6 +132,8 @@ class Link:
         """Answer any request except `Sleep`."""
         if isinstance(request, Scan):
             return self._scan(request)
+        if isinstance(request, ToEach):
+            return self._to_each(request)
         request = self.on_primary(request)
         if isinstance(request, Batch):
             return self._batch(request.requests)
@@ -364,6 +378,12 @@ class Link:
         if isinstance(reply, Exception):
             raise reply
         return reply
+
+    def _to_each(self, request: ToEach) -> Exchange[dict[str, Any]]:
+        replies = {}
+        for name in clients.nodes(self.client):
+            replies[name or ""] = yield from self._at(name, request.arguments)
+        return replies
 
     # -- SCAN
 

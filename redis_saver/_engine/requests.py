@@ -27,7 +27,7 @@ class Call(NamedTuple):
 
 
 class Command(NamedTuple):
-    """Send one command, whose first argument is its name and whose second is a key. Reply: the command's."""
+    """Send one command, whose second argument is a key unless `keys` has some. Reply: the command's."""
 
     arguments: Sequence[Argument]
     keys: Sequence[bytes] = ()
@@ -48,6 +48,12 @@ class Scan(NamedTuple):
 
     pattern: bytes
     position: Any
+
+
+class ToEach(NamedTuple):
+    """Send a command without a key to every primary. Reply: a dict of their replies by name, `""` without a cluster."""
+
+    arguments: Sequence[Argument]
 
 
 class Sleep(NamedTuple):
@@ -72,7 +78,7 @@ class Page(Generic[T]):
         self.items = items
 
 
-Request: TypeAlias = Call | Command | Batch | Scan | Sleep | Ask
+Request: TypeAlias = Call | Command | Batch | Scan | ToEach | Sleep | Ask
 
 
 @overload
@@ -83,7 +89,7 @@ def key_of(request: Call | Command | Batch) -> bytes | None:
     """Return a key of the thread that a request is about. It decides the cluster slot. None for an empty batch."""
     if isinstance(request, Batch):
         return key_of(request.requests[0]) if request.requests else None
-    return request.keys[0] if isinstance(request, Call) else request.arguments[1]  # type: ignore[return-value]
+    return request.keys[0] if request.keys else request.arguments[1]  # type: ignore[return-value]
 
 
 Operation: TypeAlias = Generator[Request, Any, T]

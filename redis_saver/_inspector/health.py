@@ -1,39 +1,43 @@
-"""What `stats`, `doctor` and the inspector find out about a server and its threads."""
+"""Findings about a server and its threads, for `stats`, `doctor` and the inspector."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.crc import key_slot
 
 from redis_saver._checkpoint.listing import mapped, scan_keys
-from redis_saver._checkpoint.saver import RedisSaver, context_of, driver_of
+from redis_saver._checkpoint.saver import context_of, driver_of
 from redis_saver._checkpoint.threads import ANY, ThreadInfo
 from redis_saver._common import times
 from redis_saver._common.display import printable
 from redis_saver._common.names import DIRTY, Keyspace
 from redis_saver._engine import probe
-from redis_saver._engine.requests import Batch, Call, Operation
+from redis_saver._engine.requests import Batch, Call, Command, Operation, Request, ToEach
 from redis_saver._engine.runner import Driver
-from redis_saver._inspector.values import named, state_of
+from redis_saver._inspector.source import Source, until
+from redis_saver._inspector.values import named, states_of
 from redis_saver._tiered import scripts
-from redis_saver._tiered.thread_info import Damaged, threads_of
+from redis_saver._tiered.thread_info import Damaged
 from redis_saver.errors import UnsupportedServer
 
 MAX_NAMED = 20
 """Maximum number of threads to name."""
-_SOON = timedelta(hours=1)
 OTHER_PREFIX = "check that --prefix, and the database in --redis, are those of the saver"
+"""Remedy if there are no threads."""
+_SOON, _DAY = timedelta(hours=1), timedelta(days=1)
 _COUNTS = (
-    *("threads", "active", "interrupted", "failed", "damaged", "checkpoints", "bytes", "largest_thread"),
-    *("largest_bytes", "pinned", "never_expire", "expire_within_1h", "dirty_threads", "backlog", "oldest_seconds"),
-    *("set_aside", "intents"),
+    *("threads", "active", "interrupted", "failed", "orphaned", "damaged", "checkpoints", "bytes", "largest_thread"),
+    *("largest_bytes", "owned", "pinned", "never_expire", "expire_within_1h", "expire_within_1d"),
+    *("dirty_threads", "backlog", "oldest_seconds", "set_aside", "intents"),
 )
-"""Numbers of `stats`. `never_expire` counts threads without a deadline that are not pinned.
+"""Numbers of `stats`. A thread counts in each of its states, as in the filters of `threads`. `owned` counts leases that
+have not expired, and `never_expire` threads without a deadline that are not pinned.
 
 Cold lacks `backlog` records of `dirty_threads` threads, and has refused `set_aside` of them. `intents` counts threads
 with an unfinished write to cold, whose writer may have died.
@@ -45,14 +49,12 @@ class Overview:
     """Counts of all threads of a prefix."""
 
     counts: dict[str, Any] = field(default_factory=lambda: dict.fromkeys(_COUNTS, 0) | {"largest_thread": None})
-    owned: int = 0
-    """Threads with an owner whose lease has not expired."""
-    late: list[str] = field(default_factory=list)
-    """Names of the first threads whose owner's lease has expired, if no one else has taken them."""
+    orphans: list[str] = field(default_factory=list)
+    """Names of the first orphaned threads."""
     errors: dict[str, str] = field(default_factory=dict)
     """Errors of the first damaged threads, by name."""
-    in_slots: dict[int, list[str]] = field(default_factory=dict)
-    """Names of the first threads in hot slots."""
+    hot: dict[tuple[int, float], list[str]] = field(default_factory=dict)
+    """Names of the threads in hot slots, by the slot and its share of the traffic."""
 
     def add(self, info: ThreadInfo | Damaged) -> None:
         """Count a thread."""
@@ -61,13 +63,14 @@ class Overview:
             if len(self.errors) < MAX_NAMED:
                 self.errors[info.thread_id] = str(info.error)
             return
-        lasts = info.ttl is None and not info.pinned
+        lasts = info.ttl is None and not info.pinned and getattr(info, "tier", "hot") != "cold"
         self.count(threads=1, checkpoints=info.checkpoints, bytes=info.bytes, pinned=info.pinned, never_expire=lasts)
-        self.count(expire_within_1h=info.ttl is not None and info.ttl <= _SOON, **{state_of(info): 1})
-        if info.owner is not None and info.owner.lease_left:
-            self.owned += 1
-        elif info.owner is not None and len(self.late) < MAX_NAMED:
-            self.late.append(info.thread_id)
+        for name, within in (("expire_within_1h", _SOON), ("expire_within_1d", _DAY)):
+            self.count(**{name: info.ttl is not None and info.ttl <= within})
+        self.count(owned=info.owner is not None and info.owner.lease_left > timedelta())
+        self.count(**dict.fromkeys(states_of(info), 1))
+        if info.orphaned and len(self.orphans) < MAX_NAMED:
+            self.orphans.append(info.thread_id)
         if self.counts["largest_thread"] is None or info.bytes > self.counts["largest_bytes"]:
             self.counts |= {"largest_thread": info.thread_id, "largest_bytes": info.bytes}
 
@@ -77,23 +80,29 @@ class Overview:
             self.counts[name] += number
 
 
-def overview(saver: RedisSaver, hot: Iterable[int] = ()) -> Overview:
-    """Count all threads, including damaged ones, and name those of hot slots.
+def overview(
+    source: Source, is_over: Callable[[], bool] = lambda: False, hot_slots: Mapping[int, float] | None = None
+) -> Overview:
+    """Count all threads, including damaged ones, and name those in hot slots.
 
-    Cost: a scan of all keys. No values are read.
+    Cost: a scan of all keys. No values are read. `is_over` is called before each request. True ends the count.
     """
-    driver: Any = driver_of(saver)
-    threads, keyspace = Overview(in_slots={slot: [] for slot in hot}), context_of(saver).keyspace
-    for info in driver.stream(threads_of(context_of(saver), ANY)):
+    threads, driver, keyspace = Overview(), driver_of(hot_of(source)), context_of(hot_of(source)).keyspace
+    for info in source.threads(ANY, is_over):
         threads.add(info)
-        slot = driver.client.keyslot(keyspace.keys(info.thread_id).index_key) if threads.in_slots else None
-        if slot in threads.in_slots and len(threads.in_slots[slot]) < MAX_NAMED:
-            threads.in_slots[slot].append(info.thread_id)
-    for records, age, aside in driver.stream(mapped(scan_keys(keyspace.dirty_pattern), partial(_backlogs, keyspace))):
+        if hot_slots and (slot := key_slot(keyspace.keys(info.thread_id).index_key)) in hot_slots:
+            threads.hot.setdefault((slot, hot_slots[slot]), []).append(info.thread_id)
+    backlogs = mapped(scan_keys(keyspace.dirty_pattern), partial(_backlogs, keyspace))
+    for records, age, aside in driver.stream(until(is_over, backlogs)):
         threads.count(dirty_threads=records > 0, backlog=records, set_aside=aside)
         threads.counts["oldest_seconds"] = max(threads.counts["oldest_seconds"], age / 1000)
-    threads.count(intents=sum(1 for _ in driver.stream(scan_keys(keyspace.intents_pattern))))
+    threads.count(intents=sum(1 for _ in driver.stream(until(is_over, scan_keys(keyspace.intents_pattern)))))
     return threads
+
+
+def hot_of(source: Source) -> Any:
+    """Return the saver of Redis."""
+    return source.saver if source.tiers is None else source.tiers.hot
 
 
 def _backlogs(keyspace: Keyspace, keys: Sequence[bytes]) -> Operation[list[Any]]:
@@ -103,14 +112,20 @@ def _backlogs(keyspace: Keyspace, keys: Sequence[bytes]) -> Operation[list[Any]]
     return (yield Batch(calls)) if calls else []
 
 
+OF_SERVER = (
+    *("connected_clients", "used_memory", "maxmemory"),
+    *("instantaneous_ops_per_sec", "evicted_keys", "expired_keys"),
+)
+
+
 class Answers:
     """Information that the saver's servers return about themselves."""
 
-    def __init__(self, saver: RedisSaver) -> None:
-        driver: Any = driver_of(saver)
-        self._client = driver.client
+    def __init__(self, saver: Any) -> None:
+        """Ask the servers of a saver of Redis."""
+        self._driver = driver_of(saver)
         self.refused: dict[str, None] = {}
-        """Commands, as an ACL names them, that the user may not call or the server does not know."""
+        """Commands, as an ACL names them, that the server refused: the user may not call them, or it lacks them."""
 
     def hot_slots(self) -> dict[int, float]:
         """Return slots of a cluster that had much of their primary's traffic, with the share of its bytes.
@@ -119,40 +134,42 @@ class Answers:
         processor time of scripts.
         """
         hot = dict[int, float]()
-        for way, total in ((b"in", "total_net_input_bytes"), (b"out", "total_net_output_bytes")):
-            try:
-                slots = self.ask("CLUSTER", "SLOT-STATS", "ORDERBY", b"network-bytes-" + way, "LIMIT", 4, "DESC")
-            except ResponseError:  # not a cluster, or it does not count
-                return hot
-            self.refused.pop("cluster|slot-stats", None)
-            for name, info in self.ask("INFO").items() if slots else ():
-                for slot, counts in slots.get(name, ()):
-                    flat = (
+        for way in ("in", "out"):
+            name = b"network-bytes-%b" % way.encode()
+            slots = self.ask("CLUSTER", "SLOT-STATS", "ORDERBY", name, "LIMIT", 4, "DESC")
+            for node, info in self.ask("INFO").items() if slots else ():
+                for slot, counts in slots.get(node, ()):
+                    pairs = (
                         counts.items() if isinstance(counts, Mapping) else zip(counts[::2], counts[1::2], strict=True)
                     )
-                    share = dict(flat).get(b"network-bytes-" + way, 0) / max(int(info.get(total, 0)), 1)
+                    share = dict(pairs).get(name, 0) / max(int(info.get(f"total_net_{way}put_bytes", 0)), 1)
                     if share > _HOT:
                         hot[slot] = max(share, hot.get(slot, 0))
+        self.refused.pop("cluster|slot-stats", None)  # no cluster, or it does not count
         return hot
 
     def ask(self, *command: Any) -> dict[str, Any]:
-        """Return the reply of each server by its name. It is empty if the user may not ask."""
+        """Return the reply of each server by its name. It is empty if the server refuses the command."""
+        return self.request(command, ToEach(command)) or {}
+
+    def request(self, command: Sequence[str], request: Request) -> Any:
+        """Return the reply to a request with this command, or None if the server refuses it."""
         try:
-            if not hasattr(self._client, "get_primaries"):
-                return {"": self._client.execute_command(*command)}
-            nodes = self._client.get_primaries()
-            return {node.name: self._client.execute_command(*command, target_nodes=node) for node in nodes}
-        except (NoPermissionError, ResponseError) as error:
-            if not isinstance(error, NoPermissionError) and "unknown" not in str(error).lower():
+            return self._driver.request(request)
+        except Exception as error:  # each client has classes of its own
+            if not any(kind.__name__ == "ResponseError" for kind in type(error).__mro__):
                 raise
-            self.refused["|".join(map(str.lower, command[:2]))] = None
-            return {}
+            if "key" not in str(error):  # else the user may call it for other keys
+                self.refused["|".join(map(str.lower, command[:2]))] = None
+            return None
+
+    def numbers(self) -> dict[str, int]:
+        """Return the numbers of `OF_SERVER` that are known, added up over all servers."""
+        infos = list(self.ask("INFO").values())
+        known = [name for name in OF_SERVER if any(name in info for info in infos)]
+        return {name: sum(int(info.get(name, 0)) for info in infos) for name in known}
 
 
-OF_SERVER = (
-    *("connected_clients", "used_memory", "maxmemory"),
-    *("instantaneous_ops_per_sec", "evicted_keys", "expired_keys"),
-)
 _FULL = 0.9
 _SLOW = 20_000
 """Microseconds after which a call of a script is slow."""
@@ -172,7 +189,8 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
-_error, _warning, _info, _ok = (partial(Finding, severity) for severity in ("error", "warning", "info", "ok"))
+SEVERITIES: tuple[Literal["error", "warning", "info", "ok"], ...] = ("error", "warning", "info", "ok")
+_error, _warning, _info, _ok = (partial(Finding, severity) for severity in SEVERITIES)
 _Rows: TypeAlias = Iterable[tuple[object, Finding]]
 """Findings, each with its condition."""
 
@@ -206,17 +224,13 @@ def of_scripts(driver: Driver[Any], prefix: str) -> _Rows:
     yield alone and not more, _ok(about, "everything that scripts rely on works, and each one runs alone")
 
 
-def of_all_else(saver: RedisSaver, prefix: str, prefixes: Iterable[str]) -> Iterator[Finding]:
-    """Check the servers and the threads."""
-    answers = Answers(saver)
-    hot = answers.hot_slots()
-    threads = overview(saver, hot)
+def of_all_else(answers: Answers, threads: Overview, prefix: str, prefixes: Iterable[str]) -> Iterator[Finding]:
+    """Check the servers and the threads. `prefixes` are those of all threads of the server."""
     yield from _of_servers(answers, threads.counts, prefix)
     rows = [*_of_threads(threads, prefix), *_of_cold(threads.counts), *_of_prefixes(prefixes, prefix)]
-    for slot, share in hot.items():
-        there = threads.in_slots[slot]
-        what = f"slot {slot} had {share:.0%} of its primary's traffic: {', '.join(map(named, there))}"
-        rows.append((there, _info("hot threads", what, "docs/limits.md has the cost of each call")))
+    for (slot, share), there in threads.hot.items():
+        what = f"slot {slot} had {share:.0%} of its primary's traffic: {', '.join(map(named, there[:MAX_NAMED]))}"
+        rows.append((True, _info("hot threads", what, "docs/limits.md has the cost of each call")))
     for right in answers.refused:
         what = f"this user may not call {right.replace('|', ' ').upper()}, so that was not checked"
         rows.append((True, _info("rights", what, f"allow +{right}, or use another user")))
@@ -329,11 +343,11 @@ def _of_threads(threads: Overview, prefix: str) -> _Rows:
     is_well = total and not lasting and not damaged
     yield is_well, _ok(about, f"{total:,}, all of them expire or are pinned")
 
-    yield threads.owned, _ok("owners", f"owned: {threads.owned:,}")
-    number = f"{len(threads.late):,}{' or more' if len(threads.late) == MAX_NAMED else ''}"
-    what = f"the leases of {number} owners have expired: {', '.join(map(named, threads.late))}"
-    why = "their processes are stopped or gone, or cannot reach the server"
-    yield threads.late, _info("owners", what, f"{why}. The next writer takes the thread")
+    yield counts["owned"], _ok("owners", f"owned: {counts['owned']:,}")
+    more = ", ..." if counts["orphaned"] > MAX_NAMED else ""
+    orphaned = f"{counts['orphaned']:,} of {total:,} are orphaned: {', '.join(map(named, threads.orphans))}{more}"
+    why = "the processes of their runs are stopped or gone, or cannot reach the server"
+    yield counts["orphaned"], _info("owners", orphaned, f"{why}. redis-saver threads --state orphaned names the runs")
 
 
 def _of_cold(counts: Mapping[str, Any]) -> _Rows:
@@ -353,3 +367,93 @@ def _of_prefixes(prefixes: Iterable[str], prefix: str) -> _Rows:
     what = f"{', '.join(map(named, (*nested[:MAX_NAMED], prefix)))}: one begins with another"
     remedy = f"a user with ~{shorter}:* can use all of them. docs/security.md explains how to name prefixes"
     yield nested, _info("prefixes", what, remedy)
+
+
+# -- keys
+
+SAMPLE = 50
+"""Maximum number of keys of a part whose memory is measured."""
+MAX_PARTS = 1000
+"""Maximum number of parts. Further ones count as other keys."""
+_OF_THREAD = {b"index", b"data", b"owner", b"waiters", b"intents", b"lease", b"dirty", b"flush", b"replicated"}
+_KINDS = {b":store": "store", b":store:documents": "store", b":cache": "cache", b":llm_cache": "cache"}
+
+
+@dataclass
+class Part:
+    """The keys of one kind of one prefix."""
+
+    prefix: str
+    """Empty for other keys."""
+    kind: str
+    """`threads`, `store`, `cache` or `other`."""
+    keys: int = 0
+    memory: int | None = None
+    """Estimated bytes. None if the user may not call MEMORY USAGE for such keys."""
+    sample: list[bytes] = field(default_factory=list)
+
+
+def parts(answers: Answers, source: Source, is_over: Callable[[], bool]) -> list[Part]:
+    """Count the keys of the server by prefix and kind, and estimate the memory of the 20 largest parts.
+
+    Cost: a scan of all keys, and MEMORY USAGE of up to 50 keys per part.
+    """
+    by_name = dict[tuple[str, str], Part]()
+    for key in driver_of(hot_of(source)).stream(until(is_over, scan_keys(b"*"))):
+        prefix, kind = _part_of(key)
+        if (prefix, kind) not in by_name and len(by_name) >= MAX_PARTS:
+            prefix, kind = "", "other"
+        part = by_name.setdefault((prefix, kind), Part(prefix, kind))
+        part.keys += 1
+        if len(part.sample) < SAMPLE:
+            part.sample.append(key)
+    found = sorted(by_name.values(), key=lambda part: -part.keys)[:MAX_NAMED]
+    for part in found:
+        command = ("MEMORY", "USAGE")
+        asked = Batch([Command((*command, key), (key,)) for key in part.sample])
+        if (sizes := answers.request(command, asked)) is not None:
+            known = [int(size) for size in sizes if size is not None]  # others have expired
+            part.memory = sum(known) * part.keys // len(known) if known else 0
+    return sorted(found, key=lambda part: -(part.memory or 0))
+
+
+def _part_of(key: bytes) -> tuple[str, str]:
+    """Return the prefix and the kind of a key."""
+    stem, _, rest = key.partition(b":{")
+    tag, closing, ending = rest.partition(b"}:")
+    suffix = next((suffix for suffix in _KINDS if stem.endswith(suffix)), b"")
+    kind = _KINDS.get(suffix, "other") if closing else "other"
+    is_shard = kind == "cache" and tag.isdigit()  # has a key `index`, too
+    if closing and not is_shard and b"{" not in tag and ending.partition(b".")[0] in _OF_THREAD:
+        kind, suffix = "threads", b""
+    prefix = stem[: len(stem) - len(suffix)] if kind != "other" else b""
+    return prefix.decode("utf-8", "backslashreplace"), kind
+
+
+# -- the page
+
+
+class _Limit:
+    """Time limit in seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end, self.is_over = time.monotonic() + seconds, False
+
+    def __call__(self) -> bool:
+        """Return True once the time is up."""
+        self.is_over = time.monotonic() >= self._end
+        return self.is_over
+
+
+def look(source: Source, threads_seconds: float, keys_seconds: float) -> dict[str, Any]:
+    """Look at the threads and the keys of a server, each for a limited time. Return what the page shows."""
+    hot, limit = hot_of(source), _Limit(threads_seconds)
+    answers = Answers(hot)
+    threads, of_keys = overview(source, limit, answers.hot_slots()), _Limit(keys_seconds)
+    found, prefix = parts(answers, source, of_keys), context_of(hot).keyspace.prefix
+    prefixes = {part.prefix for part in found if part.kind == "threads"} - {prefix}
+    findings = sorted(of_all_else(answers, threads, prefix, prefixes), key=lambda one: SEVERITIES.index(one.severity))
+    return {
+        "url": driver_of(hot).server, "counts": threads.counts, "numbers": answers.numbers(), "parts": found,
+        "findings": findings, "is_partial": limit.is_over, "is_part_of_keys": of_keys.is_over,
+    }  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, urlencode
@@ -13,8 +13,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from redis_saver import __version__
+from redis_saver._common import times
 from redis_saver._common.config import Address
-from redis_saver._inspector.values import At, ago, left, moment, named, size, state_of, visible
+from redis_saver._inspector.values import At, ago, left, moment, named, owner_text, size, state_of, visible
 
 Query: TypeAlias = Mapping[str, str]
 """The arguments of a page's URL, by name."""
@@ -123,8 +124,9 @@ class Pages:
             trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
         self._environment.filters |= {
-            "ago": ago, "left": left, "moment": moment, "named": named, "size": size, "state": state_of,
-            "visible": visible, "address": address_text, "query": query_of,
+            "ago": ago, "left": left, "moment": moment, "named": named, "owner": owner_text, "size": size,
+            "state": state_of, "visible": visible, "address": address_text, "query": query_of,
+            "duration": lambda seconds: times.shown(timedelta(seconds=int(seconds))),
         }  # fmt: skip
 
     def page(self, request: Request, template: str, /, *, status: int = 200, **values: Any) -> Response:

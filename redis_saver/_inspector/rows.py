@@ -24,6 +24,7 @@ T = TypeVar("T")
 _NEVER = datetime.min.replace(tzinfo=timezone.utc)
 ORDERS: dict[str, Callable[[Any], Any]] = {
     "updated": lambda info: info.updated_at or _NEVER,
+    "oldest": lambda info: -(info.updated_at or _NEVER).timestamp(),
     "bytes": lambda info: info.bytes,
     "checkpoints": lambda info: info.checkpoints,
     "expires": lambda info: -(timedelta.max if info.ttl is None else info.ttl).total_seconds(),

@@ -70,9 +70,9 @@ class Source:
         `is_over` is called before each request. True ends the iteration.
         """
         if self.tiers is None:
-            return driver_of(self._hot).stream(_until(is_over, threads_of(self._context, query)))
+            return driver_of(self._hot).stream(until(is_over, threads_of(self._context, query)))
         stream = with_own_errors(tiered_threads(tiers_of(self.tiers), query))
-        return driver_over(self.tiers).stream(_until(is_over, stream))
+        return driver_over(self.tiers).stream(until(is_over, stream))
 
     def thread(self, name: str) -> Any:
         """Return the information about a thread.
@@ -91,7 +91,7 @@ class Source:
             return []
 
         def names_there() -> Iterator[str]:
-            stream = _until(lambda: time.monotonic() > end, listing.scan_threads(self._context))
+            stream = until(lambda: time.monotonic() > end, listing.scan_threads(self._context))
             for other in driver_of(self._hot).stream(stream):
                 if len(other) <= _NEAR_LENGTH:
                     if name.lower() in other.lower() and len(containing) < _MAX_LISTED:
@@ -125,7 +125,7 @@ class Source:
 
     def costs(self, thread: str, is_over: Callable[[], bool]) -> Iterator[tuple[Entry, Mapping[str, Size]]]:
         """Iterate over the checkpoints of a thread in Redis, newest first, with the sizes of their values."""
-        return self._stream(_until(is_over, auditing.costs(self._context, thread)))
+        return self._stream(until(is_over, auditing.costs(self._context, thread)))
 
     def history(self, thread: str, channel: str, ns: str, limit: int) -> list[VersionInfo]:
         """Return the newest versions of a channel in Redis."""
@@ -219,7 +219,7 @@ class Source:
         return driver_over(self.tiers).run(_cold_call(method, arguments, options))
 
 
-def _until(is_over: Callable[[], bool], stream: Generator[Any, Any, None]) -> Generator[Any, Any, None]:
+def until(is_over: Callable[[], bool], stream: Generator[Any, Any, None]) -> Generator[Any, Any, None]:
     """End a stream before a request if `is_over` returns True."""
     pump = Pump(stream)
     for step in pump:

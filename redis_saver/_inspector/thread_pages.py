@@ -14,10 +14,11 @@ from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._common import times
 from redis_saver._common.config import Address
 from redis_saver._common.display import shown
+from redis_saver._inspector import health
 from redis_saver._inspector.pages import NO_CONTENT, Query, Values, needed, number, read_address
 from redis_saver._inspector.rows import ORDERS, drawn, list_threads, read_moment, tree_row
 from redis_saver._inspector.source import Source
-from redis_saver._inspector.values import state_of
+from redis_saver._inspector.values import STATES, state_of
 
 ROWS = 100
 """Page size for checkpoints, versions and writes."""
@@ -48,6 +49,10 @@ class ThreadPages:
             "listing": listing, "rows": listing.threads[(page - 1) * LISTED :], "named": listing.damaged[:MAX_NAMED],
             "page": page, "is_last": page == MAX_PAGES, "has_more": listing.count > page * LISTED, "wrong": "",
         }  # fmt: skip
+
+    def server(self, _: Query) -> Values:
+        """Show the numbers of all threads, the memory by prefix, and what `doctor` finds."""
+        return health.look(self._source, SEARCH_SECONDS, KEYS_SECONDS)
 
     def thread(self, arguments: Query) -> Values:
         """Show a thread as a tree of checkpoints."""
@@ -231,9 +236,10 @@ MAX_PAGES = 20
 """Maximum number of pages. It limits how many threads are kept in memory. Filters find the others."""
 SEARCH_SECONDS = 5.0
 """Time limit in seconds of a search. The page shows the threads found until then."""
+KEYS_SECONDS = 2.0
+"""Time limit in seconds for counting all keys of the server."""
 MAX_NAMED = 20
 """Maximum number of damaged threads that are named."""
-_STATES = ("", "active", "interrupted", "failed")
 _EITHER = {"": None, "yes": True, "no": False}
 
 
@@ -248,7 +254,7 @@ def read_filters(fields: Query) -> tuple[ThreadQuery, str, int]:
         raise ValueError(f"page={page}: write a number from 1 to {MAX_PAGES}")
     query = ThreadQuery(
         prefix=fields.get("prefix", ""),
-        state=_choice(fields, "state", _STATES) or None,  # type: ignore[arg-type]
+        state=_choice(fields, "state", ("", *STATES)) or None,  # type: ignore[arg-type]
         updated_after=_moment(fields, "after"),
         updated_before=_moment(fields, "until"),
         min_bytes=number(fields, "min_bytes"),

@@ -83,9 +83,24 @@ def size(amount: int | None) -> str:
     return f"{amount / 1e6:,.3g} MB" if amount < 999.5e6 else f"{amount / 1e6:,.0f} MB"
 
 
+STATES = ("orphaned", "failed", "interrupted", "active")
+"""States of threads, most urgent first."""
+
+
+def states_of(info: Any) -> list[str]:
+    """Return all states of a thread."""
+    return [state for state in STATES[:-1] if getattr(info, state)] or ["active"]
+
+
 def state_of(info: Any) -> str:
-    """Return a thread's state: `failed`, `interrupted` or `active`."""
-    return "failed" if info.failed else "interrupted" if info.interrupted else "active"
+    """Return the most urgent state of a thread."""
+    return states_of(info)[0]
+
+
+def owner_text(owner: Any) -> str:
+    """Return an owner as text. If it left its thread orphaned, with its run and the end of its lease."""
+    run = f", run {named(owner.run_id)}" if owner.run_id is not None else ""
+    return named(owner.by) + (f"{run}, lease ended {ago(owner.lease_until)}" if owner.orphaned else "")
 
 
 CHILDREN = 50

@@ -112,6 +112,11 @@ class TieredThreadInfo(NamedTuple):
         """The owner, if hot has the thread."""
         return self.hot.owner if self.hot else None
 
+    @property
+    def orphaned(self) -> bool:
+        """True if the owner's lease ended before the owner released the thread."""
+        return self.owner is not None and self.owner.orphaned
+
 
 def get_thread(tiers: Tiers, thread: str) -> Tiered[TieredThreadInfo | None]:
     """Describe one thread."""
@@ -188,9 +193,9 @@ def _described_by(describe: Describe, page: Sequence[str], caught: Errors) -> Ge
 
 def _matches(info: TieredThreadInfo, query: ThreadQuery) -> bool:
     """True if a thread matches the query except for its name. No server can check this without the other tier."""
-    state = {"interrupted": info.interrupted, "failed": info.failed, None: True}
+    state = {"interrupted": info.interrupted, "failed": info.failed, "orphaned": info.orphaned}
     return (
-        state.get(query.state, not (info.interrupted or info.failed))
+        (query.state is None or state.get(query.state, not any(state.values())))
         and info.bytes >= query.min_bytes
         and query.pinned in (None, info.pinned)
         and query.dirty in (None, info.lacking > 0)

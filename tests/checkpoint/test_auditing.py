@@ -116,7 +116,7 @@ async def test_filters_of_threads_match_a_filter_in_python(saver: Uniform) -> No
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"state": "waiting"}, "'active', 'interrupted' or 'failed'"),
+        ({"state": "waiting"}, "'active', 'interrupted', 'failed' or 'orphaned'"),
         ({"updated_after": datetime(2026, 1, 1)}, "a datetime with a tzinfo"),
         ({"updated_before": "2026"}, "updated_before='2026'"),
         ({"min_bytes": -1}, "min_bytes=-1"),

@@ -7,7 +7,7 @@ import contextvars
 import pickle
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -190,6 +190,29 @@ async def test_threads_show_their_owners(target: Target) -> None:
         assert [one.thread_id for one in await uniform.threads(owned=True)] == []
     with pytest.raises(TypeError, match="owned='yes'"):
         await uniform.threads(owned="yes")
+
+
+async def test_a_thread_is_orphaned_while_its_lease_has_ended_without_a_release(target: Target) -> None:
+    uniform = target.uniform()
+    await put(uniform, None, 1)
+    await uniform.put(config("free"), made_of(1), {}, {"n": "1"})
+
+    async def found(state: str) -> list[str]:
+        return sorted([one.thread_id for one in await uniform.threads(state=state)])
+
+    async with owning(uniform, run_id="a run", lease="20s") as given:
+        assert await found("orphaned") == [] and await found("active") == ["free", THREAD]
+        waiting = await put(uniform, given, 2)
+        await uniform.put_writes(at(given, checkpoint_id=waiting), [("__interrupt__", 1)], "task")
+        record = target.raw.get(key(target)).split(b" ", 2)
+        target.raw.set(key(target), b" ".join([record[0], b"1500", record[2]]))  # as if the process had died
+        assert await found("orphaned") == await found("interrupted") == [THREAD] and await found("active") == ["free"]
+        info = await uniform.get_thread(THREAD)
+        ended = datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=timezone.utc)
+        assert info.orphaned and (info.owner.run_id, info.owner.lease_until) == ("a run", ended)
+        async with owning(uniform, on_busy="wait", lease="20s"):  # the next run
+            assert await found("orphaned") == []
+    assert await found("orphaned") == [] and not (await uniform.get_thread(THREAD)).orphaned
 
 
 async def test_rollback_removes_what_the_other_run_wrote(target: Target) -> None:

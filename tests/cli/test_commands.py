@@ -538,7 +538,7 @@ def test_a_read_only_user_can_run_the_reading_commands(capsys: pytest.CaptureFix
 
 def test_commands_show_the_owner_of_a_thread(place: Place) -> None:
     place.put("a", 1, n=1)
-    with place.saver.own("a", by="worker\x1b[31m 7"):
+    with place.saver.own("a", by="worker\x1b[31m 7", run_id="r\x1b"):
         assert "worker\\x1b[31m 7" in place.run("threads", "--owned")
         assert "worker" not in place.run("threads", "--free")
         assert re.search(r"^owner +worker.*of the lease left$", place.run("show", "a"), re.MULTILINE)
@@ -547,11 +547,16 @@ def test_commands_show_the_owner_of_a_thread(place: Place) -> None:
         raw = place.saver._driver.client
         record = raw.get(key).split(b" ", 2)
         raw.set(key, b" ".join([record[0], b"1", record[2]]))  # the lease expired long ago
-        assert "its lease has expired" in place.run("show", "a")
-        assert "(late)" in place.run("threads")
-        assert [one["what"] for one in place.json("doctor") if one["about"] == "owners"] == [
-            "the leases of 1 owners have expired: a"
-        ]
+        assert "worker\\x1b[31m 7, run 'r\\x1b', lease ended " in place.run("show", "a")
+        listed = place.run("threads")
+        assert re.search(r"^a +orphaned .*worker.* 7, run 'r\\x1b', lease ended AGO$", listed, re.MULTILINE), listed
+        listed = place.run("threads", "--state", "orphaned")
+        assert re.search(r"^a +'r\\x1b' +AGO +worker\\x1b\[31m 7 +AGO +1 ", listed, re.MULTILINE), listed
+        (one,) = place.json("threads", "--state", "orphaned")
+        assert (one["state"], one["owner"]["run_id"], one["owner"]["lease_left"]) == ("orphaned", "r\x1b", 0)
+        assert one["owner"]["lease_until"] == "1970-01-01T00:00:00.001000+00:00"
+        assert place.json("stats")[0]["threads"]["orphaned"] == 1
+        assert [one["what"] for one in place.json("doctor") if one["about"] == "owners"] == ["1 of 1 are orphaned: a"]
 
 
 def test_doctor_reports_each_problem_with_its_remedy(
@@ -615,6 +620,34 @@ def test_watch_repeats_until_it_is_interrupted(place: Place, command: str, monke
     assert len(place.run(command, "--watch", "--json", code=130).splitlines()) == 2 and pauses == [2, 2]
 
 
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_stats_shows_trends_while_it_is_watched(
+    place: Place, is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, pauses = "long" * 40, list[float]()
+    place.put(name, 1, n=1)
+    if is_terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("COLUMNS", "80")
+        monkeypatch.setenv("TERM", "xterm-256color")
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 30:
+            raise KeyboardInterrupt
+        place.put(f"{name}{len(pauses)}", 1, n=1)
+
+    monkeypatch.setattr(screen.time, "sleep", sleep)
+    assert main(["stats", "--watch", "--redis", place.url, "--prefix", place.prefix]) == 130
+    said = capsys.readouterr().out
+    *_, last = said.split("\x1b[2J" if is_terminal else "trend\n")
+    assert said.count("threads ") == 30 and ("\x1b" in said) == is_terminal and "backlog" not in last
+    plain = re.sub(r"\x1b\[[0-9;]*[a-zA-Z]", "", last)
+    assert re.search(r"^threads +30 +\+23 +▁▁▁▁▂▂▂▃▃▃▄▄▄▄▅▅▅▆▆▆▇▇▇█$", plain, re.MULTILINE), plain
+    assert re.search(r"^largest bytes +165 +▁{24}$", plain, re.MULTILINE), plain
+    assert not is_terminal or all(len(line) <= 80 for line in plain.splitlines())
+
+
 # -- arguments, help, processes
 
 
@@ -645,7 +678,7 @@ def test_help_and_documentation_name_every_option(name: str, capsys: pytest.Capt
     [
         ([], "Missing command"),
         (["thread"], "No such command 'thread'"),
-        (["threads", "--state", "waiting"], "'active', 'interrupted', 'failed'"),
+        (["threads", "--state", "waiting"], "'active', 'interrupted', 'failed', 'orphaned'"),
         (["threads", "--limit", "0"], "'--limit'"),
         (["tree", "a", "--limit", "9" * 20], "'--limit'"),
         (["tree", "a", "--limit", "²"], "'--limit'"),

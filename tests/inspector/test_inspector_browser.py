@@ -13,7 +13,7 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 import uvicorn
 from tests.support.factories import chain, config, put
-from tests.support.inspecting import HOSTILE, TOKEN, make_failed, make_thread, writer
+from tests.support.inspecting import HOSTILE, TOKEN, make_failed, make_thread, orphan, writer
 from langchain_core.messages import AIMessage
 from tests.support.servers import Server, free_port
 from tests.support.uniform import Uniform
@@ -84,7 +84,9 @@ def filled(shown: Shown) -> Iterator[Shown]:
     asyncio.run(put(uniform, config(BROKEN), {"n": 1}))
     shown.server.client().delete(f"langgraph:{{{BROKEN}}}:data")
     with shown.saver.own("user-1:chat", by="worker <1> " + "w" * 60, lease="1h"):
-        yield shown
+        with shown.saver.own(HOSTILE[0], by=HOSTILE[1], run_id=HOSTILE[1] + "r" * 200):
+            orphan(shown.saver, HOSTILE[0])
+            yield shown
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +125,8 @@ def pages(shown: Shown) -> list[str]:
     chat = {"thread": "user-1:chat"}
     found = [
         shown.url(),
+        shown.url("server"),
+        shown.url(state="orphaned"),
         shown.url("thread", id="user-1:chat"),
         shown.url("checkpoint", **chat),
         shown.url("writes", **chat),

@@ -144,6 +144,8 @@ async def test_a_superseded_run_cannot_write(environment: pytest.MonkeyPatch, wh
             await first
         assert (await graph.aget_state({"configurable": {"thread_id": "thread"}})).values == made
         await graph.aupdate_state({"configurable": {"thread_id": "thread"}}, {"n": 7})  # belongs to no run
+        info = await saver.aget_thread("thread")
+        assert info.owner.lease_until is None and not info.orphaned, "no one releases it, so it would stay orphaned"
 
 
 @pytest.mark.parametrize("text", ["", "runs", "true"])

@@ -50,13 +50,13 @@ VALUES = {
     "RedisStats": {"cache_bytes", "cache_hits", "cache_misses", *TRAFFIC},
     "Pruned": {"checkpoints", "writes", "blobs", "bytes"},
     "Finding": {"severity", "where", "what", "remedy"},
-    "Owner": {"by", "since", "run_id", "lease_left"},
+    "Owner": {"by", "since", "run_id", "lease_left", "lease_until", "orphaned"},
     "Ownership": {"token", "is_lost"},
     "ThreadInfo": {
-        "thread_id", "checkpoints", "bytes", "ttl", "pinned", "interrupted", "failed", "checkpoint_id", "updated_at", "owner",
+        "thread_id", "checkpoints", "bytes", "ttl", "pinned", "interrupted", "failed", "checkpoint_id", "updated_at", "owner", "orphaned",
     },
     "TieredThreadInfo": {
-        "thread_id", "checkpoints", "bytes", "ttl", "pinned", "interrupted", "failed", "checkpoint_id", "updated_at", "owner",
+        "thread_id", "checkpoints", "bytes", "ttl", "pinned", "interrupted", "failed", "checkpoint_id", "updated_at", "owner", "orphaned",
         "hot", "cold", "lacking", "tier",
     },
     "WriteInfo": {

@@ -102,6 +102,13 @@ def make_failed(saver: Any, thread: str) -> None:
         pass
 
 
+def orphan(saver: RedisSaver, thread: str) -> None:
+    """End the lease of a thread's owner, as if its process had died."""
+    key, raw = saver._context.keyspace.owner_key(thread), saver._driver.client
+    token, _, rest = raw.get(key).split(b" ", 2)
+    raw.set(key, b" ".join([token, b"1", rest]))
+
+
 def joined(state: list[Any], writes: list[Any]) -> list[Any]:
     return [*state, *(one for some in writes for one in some)]
 

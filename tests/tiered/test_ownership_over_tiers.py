@@ -117,6 +117,22 @@ async def test_an_evicted_thread_stays_owned(tiers: Tiers, mode: dict[str, Any],
 
 
 @modes
+async def test_both_tiers_list_an_orphaned_thread_until_its_next_run(tiers: Tiers, mode: dict[str, Any]) -> None:
+    uniform, key = await tiers.uniform(**mode), Keyspace(tiers.target.prefix).owner_key("thread")
+    async with Owning(uniform, run_id="a run") as given:
+        await put(uniform, given, 1)
+        await uniform.put(config("other"), checkpoint({"n": 1}), {}, {"n": "1"})
+        await uniform.get_tuple(config())
+        record = tiers.target.raw.get(key).split(b" ", 2)
+        tiers.target.raw.set(key, b" ".join([record[0], b"1", record[2]]))  # as if its process had died
+        assert [one.thread_id for one in await uniform.threads(state="active")] == ["other"]
+        (orphan,) = await uniform.threads(state="orphaned")
+        assert orphan.thread_id == "thread" and orphan.orphaned and orphan.owner.run_id == "a run"
+        async with Owning(uniform):
+            assert await uniform.threads(state="orphaned") == []
+
+
+@modes
 async def test_a_deletion_ends_ownership_unless_it_is_required(tiers: Tiers, mode: dict[str, Any]) -> None:
     one, other = await tiers.uniform(**mode), await tiers.uniform(**mode)
     owner = Keyspace(tiers.target.prefix).owner_key("thread")
