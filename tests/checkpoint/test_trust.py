@@ -132,6 +132,7 @@ async def test_an_encrypting_saver_decodes_nothing_plain(target: Target, what: s
         assert set(ran) == {"hostile"}, "without require_encryption it is decoded, and runs"
 
 
+@pytest.mark.plain("encryption= seals whatever the serializer gives")
 async def test_a_serializer_that_encrypts_only_some_values_is_refused(target: Target) -> None:
     """With `require_encryption=True`, no serializer can write a plain value."""
 
