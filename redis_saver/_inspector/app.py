@@ -127,7 +127,7 @@ def app(
 
 def _answers_of(source: Source, pages: Pages, mask: Mask, turns: BoundedSemaphore) -> dict[str, Answer]:
     """Return a function for each path. Pages that read values wait until one of the `turns` is free."""
-    threads, checkpoints = ThreadPages(source), CheckpointPages(source, mask)
+    threads, checkpoints = ThreadPages(source, mask.hides), CheckpointPages(source, mask)
     light = (threads.newer, threads.cost, threads.channel, threads.writes)
     heavy = (threads.thread, checkpoints.checkpoint, checkpoints.value, checkpoints.first, checkpoints.diff)
 

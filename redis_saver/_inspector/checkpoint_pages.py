@@ -14,12 +14,9 @@ from redis_saver._checkpoint.auditing import Entry
 from redis_saver._checkpoint.delta import unstored
 from redis_saver._common.config import Address, address
 from redis_saver._inspector.pages import Query, Refused, Values, address_in, needed, number, position_in, read_address
-from redis_saver._inspector.rows import task_state
+from redis_saver._inspector.rows import OWN, task_state, triggered
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.values import CHILDREN, At, Mask, Trees, chat, elements, is_chat, part, unpacked
-
-_OWN = ("__", "branch:", "join:")
-"""Prefixes of the names of LangGraph's own channels."""
 
 
 class _Part(NamedTuple):
@@ -54,7 +51,7 @@ class CheckpointPages:
         where = address(saved.config)
         parent = address(saved.parent_config) if saved.parent_config else None
         values, trees = saved.checkpoint["channel_values"], Trees(self._mask)
-        ordered = sorted(values, key=lambda name: (name.startswith(_OWN), name))
+        ordered = sorted(values, key=lambda name: (name.startswith(OWN), name))
         costs = sorted(self._source.sizes(where, parent).items(), key=lambda cost: -cost[1].bytes)
         return {
             "where": where, "parent": parent, "about": saved.metadata, "created": saved.checkpoint.get("ts") or "-",
@@ -70,7 +67,7 @@ class CheckpointPages:
         if (saved := self._source.find(where)) is not None:
             return saved
         if not where.checkpoint_id:
-            for entry in self._source.entries(where.thread_id, None, None, 1, cold=False):
+            for entry in self._source.entries(where.thread_id, None, None, 1):
                 where = where._replace(checkpoint_ns=entry.ns, checkpoint_id=entry.id)
         return self._source.get(where)
 
@@ -85,7 +82,7 @@ class CheckpointPages:
     def _unreduced(self, trees: Trees, saved: CheckpointTuple) -> list[Values]:
         """Show the last snapshot and later writes of channels without a value. Only the graph can reduce them."""
         values, versions = saved.checkpoint["channel_values"], saved.checkpoint["channel_versions"]
-        missing = [name for name in versions if name not in values and not name.startswith(_OWN)]
+        missing = [name for name in versions if name not in values and not name.startswith(OWN)]
         channels = []
         for name, history in sorted(self._source.histories(address(saved.config), missing).items()):
             writes = [value for _, _, value in history["writes"]]
@@ -230,7 +227,7 @@ def _ancestors(source: Source, start: Address, end: float) -> Iterator[Entry]:
         while wanted not in known:
             if before is None:
                 return
-            page = source.entries(start.thread_id, start.checkpoint_ns, before, _PAGE, cold=False)
+            page = source.entries(start.thread_id, start.checkpoint_ns, before, _PAGE)
             known.update((entry.id, entry) for entry in page)
             before = page[-1].id if len(page) == _PAGE and time.monotonic() <= end else None
         entry = known.pop(wanted)
@@ -285,7 +282,6 @@ def _inside(value: Any, step: Any) -> Any:
     return next((item for name, item in parts if type(name) is type(step) and (name is step or name == step)), _NOTHING)
 
 
-_BRANCH, _JOIN, _START = "branch:to:", "join:", "__start__"
 _CALLER = "00000000-0000-0000-0000-000000000000"
 """Task id of writes by a caller."""
 
@@ -302,18 +298,6 @@ def next_nodes(saved: CheckpointTuple) -> list[str]:
     for channel, value in values.items():
         if channel == TASKS:
             nodes += [send.node for send in value if isinstance(send, SendProtocol)] if isinstance(value, list) else []
-        elif (node := _triggered(channel, value)) and (seen.get(node) or {}).get(channel) != versions.get(channel):
+        elif (node := triggered(channel, value)) and (seen.get(node) or {}).get(channel) != versions.get(channel):
             nodes.append(node)
     return sorted(str(node) for node in nodes)
-
-
-def _triggered(channel: str, value: Any) -> str | None:
-    """Return the node that a channel triggers, if the channel is complete."""
-    if channel == _START:
-        return _START
-    if channel.startswith(_BRANCH):
-        return channel.removeprefix(_BRANCH).partition("::")[0]
-    if channel.startswith(_JOIN):
-        awaited, _, node = channel.removeprefix(_JOIN).rpartition(":")
-        return node if isinstance(value, (set, frozenset)) and set(awaited.split("+")) <= value else None
-    return None

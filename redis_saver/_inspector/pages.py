@@ -42,8 +42,12 @@ def pairs(query: str) -> list[tuple[str, str]]:
 
 
 def asked(request: Request) -> dict[str, str]:
-    """Return the arguments of a request's URL by name. If a name is repeated, the last one counts."""
-    return dict(pairs(request.scope["query_string"].decode("latin-1")))
+    """Return the arguments of a request's URL by name. If a name is repeated, the last one counts.
+
+    A form has the arguments of its page in `in`, encoded twice, because browsers change line breaks in fields.
+    """
+    arguments = dict(pairs(request.scope["query_string"].decode("latin-1")))
+    return {**dict(pairs(arguments.pop("in", ""))), **arguments}
 
 
 def query_of(arguments: Mapping[str, Any]) -> str:

@@ -107,13 +107,15 @@ class Source:
 
     # -- checkpoints without their values
 
-    def entries(self, thread: str, ns: str | None, before: str | None, limit: int, *, cold: bool) -> list[Entry]:
+    def entries(
+        self, thread: str, ns: str | None, before: str | None, limit: int, *, cold: bool = False, longest: int = -1
+    ) -> list[Entry]:
         """Return up to `limit` checkpoints of Redis, newest first. With `cold`, those of the cold saver.
 
-        The cold saver also reads their values.
+        Pending writes of up to `longest` bytes are read, too. The cold saver also reads all values.
         """
         if not cold:
-            stream = self._stream(auditing.entries(self._context, thread, ns, before))
+            stream = self._stream(auditing.entries(self._context, thread, ns, before, longest))
             return list(islice(stream, limit))
         config: Any = {"configurable": {"thread_id": thread, **({} if ns is None else {"checkpoint_ns": ns})}}
         options = {"limit": limit, "before": configs.to_config(thread, ns or "", before) if before else None}
@@ -257,7 +259,7 @@ def _entry_of(saved: CheckpointTuple) -> Entry:
         versions=saved.checkpoint["channel_versions"],
         seen=saved.checkpoint.get("versions_seen") or {},
         present=frozenset(saved.checkpoint["channel_values"]),
-        writes=[WriteHead(task, "", channel, 0) for task, channel, _ in saved.pending_writes or ()],
+        writes=[WriteHead(task, "", channel, 0, value) for task, channel, value in saved.pending_writes or ()],
         parents=parents if isinstance(parents, dict) else {},
         sends=auditing.nodes_of(saved.checkpoint["channel_values"].get(TASKS)),
     )

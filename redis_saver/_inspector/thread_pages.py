@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -15,14 +15,16 @@ from redis_saver._common import times
 from redis_saver._common.config import Address
 from redis_saver._common.display import shown
 from redis_saver._inspector.pages import NO_CONTENT, Query, Values, needed, number, read_address
-from redis_saver._inspector.rows import ORDERS, drawn, list_threads, read_moment, tree_row
+from redis_saver._inspector.rows import ORDERS, PREVIEWED, drawn, list_threads, page_of, read_moment
 from redis_saver._inspector.source import Source
-from redis_saver._inspector.values import state_of
+from redis_saver._inspector.values import Hides, state_of
 
 ROWS = 100
 """Page size for checkpoints, versions and writes."""
 COLD_ROWS = 30
 """Page size for checkpoints of a cold saver, which also sends their values."""
+SEARCHED = 500
+"""Number of checkpoints that a search for a text reads."""
 MAX_WRITES = 20 * ROWS
 """Maximum number of writes on a page."""
 _STOP_ASKING = 286
@@ -32,9 +34,9 @@ _STOP_ASKING = 286
 class ThreadPages:
     """The list of threads, and the pages about one thread."""
 
-    def __init__(self, source: Source) -> None:
-        """Show the threads of a saver."""
-        self._source = source
+    def __init__(self, source: Source, hides: Hides) -> None:
+        """Show the threads of a saver. `hides` hides values by names."""
+        self._source, self._hides = source, hides
 
     def threads(self, arguments: Query) -> Values:
         """List the threads."""
@@ -50,22 +52,24 @@ class ThreadPages:
         }  # fmt: skip
 
     def thread(self, arguments: Query) -> Values:
-        """Show a thread as a tree of checkpoints."""
-        name = needed(arguments, "id")
+        """Show the checkpoints of a thread by turn, or the turns with a text."""
+        name, text, newer = needed(arguments, "id"), arguments.get("q", ""), number(arguments, "turns")
         info = self._source.thread(name)
         hot = getattr(info, "hot", info)
         cold = arguments.get("tier") == "cold" or hot is None
-        rows = COLD_ROWS if cold else ROWS
-        entries = self._source.entries(name, arguments.get("ns"), arguments.get("before"), rows + 1, cold=cold)
-        by_id = {(entry.ns, entry.id): entry for entry in entries}
-        shown_entries, older = _page(entries, rows)
-        lines = [
-            (tree_row(entry, by_id.get((entry.ns, entry.parent or ""))), drawing, Address(name, entry.ns, entry.id))
-            for entry, drawing in zip(shown_entries, drawn(shown_entries), strict=True)
-        ]
+        limit = COLD_ROWS if cold else SEARCHED if text else ROWS
+        where = name, arguments.get("ns"), arguments.get("before"), limit + 1
+        entries = self._source.entries(*where, cold=cold, longest=PREVIEWED)
+        turns, older = page_of(entries, limit, self._hides, newer)
+        found = {row.entry[:2] for turn in turns for row in turn.rows if text and row.has(text, self._hides)}
+        shown_turns = [turn for turn in turns if not text or any(row.entry[:2] in found for row in turn.rows)]
+        rows = [row for turn in shown_turns for row in turn.rows]
+        drawings = {row.entry[:2]: each for row, each in zip(rows, drawn([row.entry for row in rows]), strict=True)}
         chosen = read_address(arguments["a"]) if "a" in arguments else None
         return {
-            "name": name, "info": info, "lines": lines, "older": older, "cold": cold, "chosen": chosen,
+            "name": name, "info": info, "turns": shown_turns, "drawings": drawings, "found": found, "older": older,
+            "newer": newer + len(turns), "looked": len(entries[:limit]), "cold": cold, "chosen": chosen, "text": text,
+            "address": Address, "newest": next((row.entry.id for row in rows if not row.entry.ns), None),
             "seen": hot and _mark(hot),
         }  # fmt: skip
 
@@ -102,17 +106,6 @@ class ThreadPages:
         writes = self._source.writes(name, arguments.get("ns"), limit + 1)
         more = min(limit * 2, MAX_WRITES) if len(writes) > limit < MAX_WRITES else None
         return {"name": name, "info": info, "writes": writes[:limit], "more": more}
-
-
-def _page(entries: Sequence[Entry], rows: int) -> tuple[Sequence[Entry], str | None]:
-    """Return a page of checkpoints, and the id below which the next page begins.
-
-    Checkpoints of several namespaces with the same id stay together.
-    """
-    if len(entries) <= rows:
-        return entries, None
-    end = next((at for at in range(rows, 0, -1) if entries[at].id != entries[at - 1].id), rows)
-    return entries[:end], entries[end - 1].id
 
 
 def _mark(info: Any) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -25,7 +26,7 @@ from langgraph.checkpoint.serde.types import SendProtocol
 from pydantic import BaseModel
 
 from redis_saver._common import times
-from redis_saver._common.display import shown
+from redis_saver._common.display import printable, shown
 
 _HIDDEN = {
     *range(0x20), *range(0x7F, 0xA0),
@@ -135,6 +136,15 @@ class Mask:
         """True if a value with this name is hidden."""
         text = str(name).lower() if isinstance(name, (str, int)) else ""
         return any(fnmatchcase(text, pattern) for pattern in self._patterns)
+
+
+Hides: TypeAlias = Callable[[object], bool]
+"""True for names of channels, keys and fields whose values are hidden."""
+
+
+def nothing(_: object) -> bool:
+    """Hide nothing."""
+    return False
 
 
 class Trees:
@@ -257,6 +267,98 @@ def part(value: Any, at: At) -> tuple[list[Any], Any]:
         name, value = parts[position]
         names.append(name)
     return names, value
+
+
+# -- previews
+
+_WORDS = 500
+"""Maximum number of characters of a text in a preview."""
+_NESTED = 4
+"""Maximum depth of a preview."""
+_TEXTS = 10_000
+"""Maximum number of parts of a value that a search reads."""
+
+
+def gist(value: Any, hides: Hides = nothing, depth: int = 0) -> str:
+    """Return a value as a short text, for `one_line`. A message shows its role, its text and its tool calls."""
+    if isinstance(value, BaseMessage):
+        return f"{value.type}: {' '.join(_message_gist(value, hides, depth))}"
+    if isinstance(value, _interrupts()):
+        return gist(value.value, hides, depth)
+    if isinstance(value, (bytes, bytearray)):
+        return f"{len(value):,} bytes"
+    if isinstance(value, BaseException):
+        return f"{type(value).__name__}: {' '.join(gist(each, hides, depth + 1) for each in value.args[:3])}"
+    parts = elements(value)
+    return _text(value)[:_WORDS] if parts is None else _gist_of(value, parts, hides, depth)
+
+
+def _gist_of(value: Any, parts: Sequence[tuple[Any, Any]], hides: Hides, depth: int) -> str:
+    if not parts or depth >= _NESTED:
+        return f"{type(value).__name__}, {len(parts) or 'empty'}"
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        count = "1 element" if len(parts) == 1 else f"{len(parts):,} elements, the last"
+        return f"{count}: {gist(value[-1], hides, depth + 1)}"
+    if len(parts) > 3:
+        return f"{len(parts):,} keys: {', '.join(_text(key)[:_WORDS] for key, _ in parts[:10])}"
+    return ", ".join(f"{_text(key)[:_WORDS]}: {_hidden_or_gist(key, each, hides, depth)}" for key, each in parts)
+
+
+def _hidden_or_gist(name: object, value: Any, hides: Hides, depth: int) -> str:
+    return "masked" if hides(name) else gist(value, hides, depth + 1)
+
+
+def _message_gist(message: BaseMessage, hides: Hides, depth: int) -> Iterator[str]:
+    content = message.content
+    for each in content[:3] if isinstance(content, list) and not hides("content") else [content]:
+        text = each.get("text") if isinstance(each, dict) and each.get("type") == "text" else None
+        if said := _hidden_or_gist("content", each if text is None else text, hides, depth):
+            yield said
+    for call in () if hides("tool_calls") else (getattr(message, "tool_calls", None) or ())[:3]:
+        name, arguments = (call.get("name"), call.get("args")) if isinstance(call, dict) else ("?", call)
+        inside = "masked" if hides("args") else gist(arguments, hides, depth + 1) if arguments else ""
+        yield f"calls {'masked' if hides('name') else _text(name)[:_WORDS]}({inside})"
+
+
+def _interrupts() -> tuple[type[Any], ...]:
+    """Return LangGraph's `Interrupt` if something imported it. The import takes as long as the rest of a command."""
+    types = sys.modules.get("langgraph.types")
+    return () if types is None else (types.Interrupt,)
+
+
+def one_line(text: str, longest: int) -> str:
+    """Return a text in one printable line of up to `longest` characters, and an ellipsis if it is cut."""
+    line = printable(text[: longest + 1], longest + 1)
+    return line if len(line) <= longest else f"{line[:longest]}…"
+
+
+def texts(name: object, value: object, hides: Hides) -> Iterator[str]:
+    """Iterate over the keys and texts in a value, of up to 10,000 parts."""
+    waiting = deque([(name, value)])
+    for _ in range(_TEXTS):
+        if not waiting:
+            return
+        key, each = waiting.popleft()
+        if hides(key):
+            continue
+        yield _text(key)
+        if (parts := elements(each)) is None:
+            yield _text(each)
+        else:
+            waiting.extend(parts)
+
+
+def messages_in(value: Any) -> Sequence[BaseMessage]:
+    """Return the messages of a value: itself, or the elements of a list or of a snapshot that are messages."""
+    value = unpacked(value)[1]
+    return [each for each in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(each, BaseMessage)]
+
+
+def used_tokens(message: BaseMessage) -> int:
+    """Return the total tokens of a message's `usage_metadata`, or 0."""
+    usage = getattr(message, "usage_metadata", None)
+    total = usage.get("total_tokens") if isinstance(usage, dict) else 0
+    return total if type(total) is int else 0
 
 
 # -- messages

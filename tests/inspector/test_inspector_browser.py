@@ -177,8 +177,7 @@ def test_a_hostile_thread_is_reachable_by_clicks(filled: Shown, chromium: Any) -
 
 def test_two_checkpoints_can_be_compared_by_keyboard(filled: Shown, chromium: Any) -> None:
     chromium.get(filled.url("thread", id="user-1:chat", ns=""))
-    chromium.find_elements(By.NAME, "a")[2].send_keys(Keys.SPACE)
-    chromium.find_element(By.CSS_SELECTOR, "form .pages button").send_keys(Keys.ENTER)
+    chromium.find_element(By.LINK_TEXT, "before").send_keys(Keys.ENTER)
     WebDriverWait(chromium, WAIT).until(lambda driver: "/diff?" in driver.current_url)
     assert "messages" in chromium.find_element(By.TAG_NAME, "main").text
     chromium.find_element(By.TAG_NAME, "body").send_keys(Keys.TAB)
@@ -216,6 +215,6 @@ def test_ten_thousand_checkpoints_are_shown_in_pages(filled: Shown, chromium: An
     asyncio.run(chain(Uniform(filled.saver), "long", 10_000))
     chromium.get(filled.url("thread", id="long"))
     assert len(chromium.find_elements(By.CSS_SELECTOR, "tr a.id")) == 100
-    chromium.find_element(By.LINK_TEXT, "Older").click()
+    chromium.find_element(By.LINK_TEXT, "Older turns").click()
     assert len(chromium.find_elements(By.CSS_SELECTOR, "tr a.id")) == 100
     assert "10,000" in chromium.find_element(By.TAG_NAME, "main").text and errors(chromium) == []
