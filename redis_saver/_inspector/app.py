@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from redis_saver._common import postgres, ttl as ttls
 from redis_saver._common.display import error_text, printable, shown
 from redis_saver._common.logs import log_text
-from redis_saver._inspector.checkpoint_pages import CheckpointPages
+from redis_saver._inspector.checkpoint_pages import CheckpointPages, Large
 from redis_saver._inspector.pages import STATIC, Pages, Query, Refused, Values, asked, pairs, query_of, static_file
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.thread_pages import ThreadPages
@@ -118,10 +118,14 @@ def app(
         near = source.near(asked(request).get("id", "")) if is_thread else ()
         return pages.page(request, "error", status=status, wrong=say(error), near=near)
 
+    def ask(request: Request, error: Exception) -> Response:
+        path = request.url.path.rpartition("/")[2]
+        return pages.page(request, "large", path=path, size=getattr(error, "size", 0))
+
     return Starlette(
         routes=routes,
         middleware=[Middleware(Guard, token=token, hosts=hosts)],
-        exception_handlers=dict.fromkeys(statuses, fail),
+        exception_handlers={**dict.fromkeys(statuses, fail), Large: ask},
     )
 
 
@@ -129,7 +133,9 @@ def _answers_of(source: Source, pages: Pages, mask: Mask, turns: BoundedSemaphor
     """Return a function for each path. Pages that read values wait until one of the `turns` is free."""
     threads, checkpoints = ThreadPages(source, mask.hides), CheckpointPages(source, mask)
     light = (threads.newer, threads.cost, threads.channel, threads.writes)
-    heavy = (threads.thread, checkpoints.checkpoint, checkpoints.value, checkpoints.first, checkpoints.diff)
+    heavy = (
+        threads.thread, checkpoints.checkpoint, checkpoints.value, checkpoints.first, checkpoints.diff, checkpoints.json
+    )  # fmt: skip
 
     def answering(make: Callable[[Query], Values], turn: AbstractContextManager[Any]) -> Answer:
         def answer(request: Request) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,10 +14,46 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, TASKS, SendProtoc
 from redis_saver._checkpoint.auditing import Entry
 from redis_saver._checkpoint.delta import unstored
 from redis_saver._common.config import Address, address
-from redis_saver._inspector.pages import Query, Refused, Values, address_in, needed, number, position_in, read_address
+from redis_saver._inspector.pages import (
+    Query,
+    Refused,
+    Values,
+    address_in,
+    address_text,
+    needed,
+    number,
+    pairs,
+    position_in,
+    read_address,
+)
 from redis_saver._inspector.rows import OWN, task_state, triggered
 from redis_saver._inspector.source import Source
-from redis_saver._inspector.values import CHILDREN, At, Mask, Trees, chat, elements, is_chat, part, unpacked
+from redis_saver._inspector.values import (
+    CHILDREN,
+    At,
+    Mask,
+    Trees,
+    chat,
+    elements,
+    is_chat,
+    part,
+    plain,
+    unpacked,
+    used_tokens,
+    visible,
+)
+
+LARGE = 8_000_000
+"""Size in bytes from which a page asks before it shows the values of a checkpoint."""
+
+
+class Large(Exception):
+    """The values of a checkpoint are large."""
+
+    def __init__(self, size: int) -> None:
+        """Keep their size in bytes, as stored."""
+        super().__init__(size)
+        self.size = size
 
 
 class _Part(NamedTuple):
@@ -46,11 +83,10 @@ class CheckpointPages:
 
     def checkpoint(self, arguments: Query) -> Values:
         """Show a checkpoint with its values, pending writes and costs."""
-        asked = address_in(arguments)
-        saved = self._source.get(asked) if "ns" in arguments else self._newest(asked)
+        saved = self._saved(arguments)
         where = address(saved.config)
         parent = address(saved.parent_config) if saved.parent_config else None
-        values, trees = saved.checkpoint["channel_values"], Trees(self._mask)
+        values, trees, children = saved.checkpoint["channel_values"], Trees(self._mask), self._source.children(where)
         ordered = sorted(values, key=lambda name: (name.startswith(OWN), name))
         costs = sorted(self._source.sizes(where, parent).items(), key=lambda cost: -cost[1].bytes)
         return {
@@ -59,8 +95,45 @@ class CheckpointPages:
             "unreduced": self._unreduced(trees, saved),
             "costs": costs, "most": max((size.bytes for _, size in costs), default=0),
             "metadata": [trees.tree(name, value) for name, value in (saved.metadata or {}).items()],
-            "next": next_nodes(saved), "written": self._written(trees, saved),
+            "next": next_nodes(saved), "written": self._written(trees, saved), "code": _code(saved, is_newest=not children),
+            "children": children,
         }  # fmt: skip
+
+    def _saved(self, arguments: Query) -> CheckpointTuple:
+        """Read the checkpoint that a URL names.
+
+        Raises:
+            Large: Its values are large, and the URL does not ask for them.
+        """
+        asked = address_in(arguments)
+        if arguments.get("large") != "yes":
+            size = sum(one.bytes for one in self._source.sizes(asked, None).values())
+            if size > LARGE:
+                raise Large(size)
+        return self._source.get(asked) if "ns" in arguments else self._newest(asked)
+
+    def json(self, arguments: Query) -> Values:
+        """Return a checkpoint, or a part of a channel's value, as a file of JSON, without what the mask hides."""
+        hides = self._mask.hides
+        if "channel" in arguments:
+            shown = self._part(arguments)
+            value: Any = "masked" if shown.is_hidden else plain(shown.value, hides)
+        else:
+            saved = self._saved(arguments)
+            names = ("task_id", "channel", "value")
+            whole = {
+                **address(saved.config)._asdict(), "metadata": saved.metadata,
+                "parent": saved.parent_config and address(saved.parent_config).checkpoint_id,
+                "channels": saved.checkpoint["channel_values"],
+            }  # fmt: skip
+            writes = saved.pending_writes or ()
+            shown_writes = [
+                dict(zip(names, (task, name, "masked" if hides(name) else plain(one, hides)), strict=True))
+                for task, name, one in writes
+            ]
+            value = {**plain(whole, hides), "pending_writes": shown_writes}
+        download = json.dumps(value, ensure_ascii=True, indent=1).replace("<", "\\u003c").encode()
+        return {"name": "value.json", "kind": "application/json", "download": download}
 
     def _newest(self, where: Address) -> CheckpointTuple:
         """Read a checkpoint of the root. If the root has none, read the newest one of any namespace."""
@@ -77,7 +150,8 @@ class CheckpointPages:
         if self._mask.hides(name) or not is_chat(messages):
             return {"name": name, "chat": None, "tree": trees.tree(name, value)}
         first = max(0, len(messages) - CHILDREN)
-        return {"name": name, "chat": chat(trees, messages, first, at), "first": first, "at": at}
+        tokens = sum(map(used_tokens, messages))
+        return {"name": name, "chat": chat(trees, messages, first, at), "first": first, "at": at, "tokens": tokens}
 
     def _unreduced(self, trees: Trees, saved: CheckpointTuple) -> list[Values]:
         """Show the last snapshot and later writes of channels without a value. Only the graph can reduce them."""
@@ -133,7 +207,7 @@ class CheckpointPages:
             Refused: The checkpoint has no such part.
         """
         where, channel, at = address_in(arguments), needed(arguments, "channel"), position_in(arguments)
-        saved = self._source.get(where)
+        saved = self._saved({**arguments, "ns": where.checkpoint_ns})
         values = saved.checkpoint["channel_values"]
         if channel not in values:
             raise Refused("this checkpoint has no value in that channel")
@@ -145,16 +219,17 @@ class CheckpointPages:
 
     def diff(self, arguments: Query) -> Values:
         """Show the differences between two checkpoints."""
-        first, second = (self._source.get(read_address(needed(arguments, name))) for name in ("a", "b"))
+        places = [dict(pairs(address_text(read_address(needed(arguments, name))))) for name in ("a", "b")]
+        first, second = (self._saved({**place, "large": arguments.get("large", "")}) for place in places)
         compared, trees = self._source.compare(first, second), Trees(self._mask)
         channels = []
         for diff in compared.channels:
             changes = [self._change(trees, diff.channel, change) for change in diff.changes[:CHILDREN]]
             more = max(0, len(diff.changes) - CHILDREN)
             channels.append({"name": diff.channel, "kind": diff.kind, "changes": changes, "more": more})
-        places = address(first.config), address(second.config)
-        name = places[1].thread_id
-        return {"name": name, "places": places, "channels": channels, "not_compared": compared.not_compared}
+        of_both = address(first.config), address(second.config)
+        name = of_both[1].thread_id
+        return {"name": name, "places": of_both, "channels": channels, "not_compared": compared.not_compared}
 
     def _change(self, trees: Trees, channel: str, change: Any) -> Values:
         steps = (channel, *change.path)
@@ -301,3 +376,20 @@ def next_nodes(saved: CheckpointTuple) -> list[str]:
         elif (node := triggered(channel, value)) and (seen.get(node) or {}).get(channel) != versions.get(channel):
             nodes.append(node)
     return sorted(str(node) for node in nodes)
+
+
+def _code(saved: CheckpointTuple, *, is_newest: bool) -> str:
+    """Return the lines of Python that resume and edit, with the real ids. LangGraph resumes only the newest one."""
+    where, nodes = address(saved.config), next_nodes(saved)
+    values = [value for _, channel, value in saved.pending_writes or () if channel == INTERRUPT]
+    asked = [each for value in values if isinstance(value, (list, tuple)) for each in value]
+    resume, config = "None", "config"
+    if asked and is_newest:
+        resume = f"Command(resume={ {str(getattr(each, 'id', '')): 'yes' for each in asked}!r})"
+        config = f"{{'configurable': {{'thread_id': {where.thread_id!r}}}}}"
+    lines = (
+        f"config = {{'configurable': {where._asdict()!r}}}",
+        f"graph.invoke({resume}, {config})  # {'answers' if asked and is_newest else 'runs on from here'}",
+        f"graph.update_state(config, {{'messages': []}}{f', as_node={nodes[0]!r}' if nodes else ''})  # edits, in a fork",
+    )
+    return visible("\n".join(lines))

@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -112,6 +114,20 @@ def read_address(text: str) -> Address:
     return Address(fields["thread"], fields.get("ns", ""), fields["id"])
 
 
+_MARKDOWN = MarkdownIt("commonmark", {"html": False, "breaks": True}).disable(
+    ["autolink", "entity", "html_block", "html_inline", "image", "link", "reference"]
+)
+"""Links and images stay text, so no page leads or loads from elsewhere. An entity could hide a direction mark."""
+
+
+def markdown(text: str) -> Markup:
+    """Render a text as Markdown, without HTML, links and images. Headings are of one level."""
+    tokens = _MARKDOWN.parse(text)
+    for token in tokens:
+        token.tag = "h4" if token.type.startswith("heading") else token.tag
+    return Markup(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {}))  # noqa: S704 - it escapes the text
+
+
 _HERE = Path(__file__).parent
 STATIC = {"icon.svg": "image/svg+xml", "style.css": "text/css", "htmx.min.js": "text/javascript"}
 
@@ -127,7 +143,7 @@ class Pages:
             trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
         self._environment.filters |= {
-            "ago": ago, "left": left, "moment": moment, "named": named, "size": size, "state": state_of,
+            "ago": ago, "left": left, "markdown": markdown, "moment": moment, "named": named, "size": size, "state": state_of,
             "visible": visible, "address": address_text, "query": query_of,
         }  # fmt: skip
 
@@ -135,6 +151,8 @@ class Pages:
         """Fill a template, and return the answer."""
         if status == NO_CONTENT:
             return Response(status_code=status)
+        if "download" in values:
+            return _download(**values)
         root = request.scope.get("root_path", "").rstrip("/")
 
         def link(to: str, where: Address | None = None, **arguments: Any) -> str:
@@ -145,6 +163,11 @@ class Pages:
         values["without_cold"] = getattr(request.state, "without_cold", "")
         html = self._environment.get_template(f"{template}.html").render(self._about, **values)
         return HTMLResponse(html.encode("utf-8", "backslashreplace"), status)
+
+
+def _download(name: str, kind: str, download: bytes) -> Response:
+    """Return a file. Its name is ASCII without quotes."""
+    return Response(download, media_type=kind, headers={"content-disposition": f'attachment; filename="{name}"'})
 
 
 def static_file(name: str) -> bytes:

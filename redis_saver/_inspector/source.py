@@ -31,6 +31,8 @@ from redis_saver.errors import EndpointError, ThreadNotFound
 MAX_CHANNELS = 200
 """Maximum number of channels whose history is read at once."""
 
+MAX_NEXT = 50
+"""Maximum number of checkpoints among which children are looked for."""
 _MAX_LISTED, _MAX_COLD_IDS = 5, 1000
 _NEAR_SECONDS, _NEAR_LENGTH = 1.0, 200
 """Seconds to search for similar names, and maximum length of a name. Comparing two names takes quadratic time."""
@@ -206,6 +208,18 @@ class Source:
         """Return the newest ids of a namespace in the cold saver."""
         config = configs.to_config(address.thread_id, address.checkpoint_ns, "")
         return [saved.checkpoint["id"] for saved in self._cold("list", (config,), {"limit": _MAX_COLD_IDS})]
+
+    def children(self, address: Address) -> list[Address]:
+        """Return the children among the next 50 checkpoints of the namespace in Redis. Cost: two round trips."""
+        index, _ = self._context.keyspace.keys(address.thread_id)
+        ns = names.component(address.checkpoint_ns)
+        bounds = b"(c" + ns + names.component(address.checkpoint_id or ""), b"(c" + ns[:-1] + b"\1"
+        members = driver_of(self._hot).run(_command("ZRANGEBYLEX", index, *bounds, "LIMIT", 0, MAX_NEXT))
+        if not members:
+            return []
+        upper = f"{names.name_of(members[-1][1 + len(ns) :])}\0"  # the smallest greater id
+        following = self.entries(address.thread_id, address.checkpoint_ns, upper, len(members))
+        return [address._replace(checkpoint_id=one.id) for one in following if one.parent == address.checkpoint_id]
 
     def compare(self, first: CheckpointTuple, second: CheckpointTuple) -> CheckpointDiff:
         """Compare two checkpoints."""

@@ -7,6 +7,7 @@ foreign class runs.
 from __future__ import annotations
 
 import ipaddress
+import math
 import re
 import sys
 from collections import deque
@@ -93,8 +94,12 @@ CHILDREN = 50
 """Page size for the elements of a list or dict."""
 NODES = 2_000
 """Maximum number of elements on a page."""
+_JSON_DEPTH = 100
+"""Maximum depth of a value in JSON."""
 DEPTH = 8
 """Maximum depth of a tree. Links lead to deeper elements."""
+MARKDOWN = 40_000
+"""Maximum number of characters on a page that are rendered as Markdown. It takes up to 3 ms for 1,000."""
 TEXT = 2_000
 """Maximum number of characters of a text in a tree."""
 WHOLE_TEXT = 200_000
@@ -155,7 +160,7 @@ class Trees:
 
     def __init__(self, mask: Mask) -> None:
         """Make masked trees."""
-        self.mask, self._left = mask, NODES
+        self.mask, self._left, self.markdown_left = mask, NODES, MARKDOWN
 
     def tree(self, name: object, value: object, at: At = (), first: int = 0, *, whole: bool = False) -> Node:
         """Return the tree of a value.
@@ -251,6 +256,19 @@ _WRITTEN: tuple[tuple[_Kinds, Callable[[Any], str]], ...] = (
     ((ipaddress.IPv4Address, ipaddress.IPv6Address, ipaddress.IPv4Network, ipaddress.IPv6Network), str),
 )
 _LEAVES: Any = tuple(kinds for kinds, _ in _WRITTEN)
+
+
+def plain(value: Any, hides: Hides, depth: int = 0) -> Any:
+    """Return a value as JSON's types, without what is hidden. Objects become their fields, other leaves a text."""
+    parts = elements(value)
+    if parts is None:
+        is_json = value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value))
+        return value if is_json else _text(value)
+    if depth > _JSON_DEPTH:
+        return "…"
+    if isinstance(value, (list, tuple, set, frozenset)) and not hasattr(value, "_fields"):
+        return [plain(each, hides, depth + 1) for _, each in parts]
+    return {_text(key): "masked" if hides(key) else plain(each, hides, depth + 1) for key, each in parts}
 
 
 def part(value: Any, at: At) -> tuple[list[Any], Any]:
@@ -371,7 +389,10 @@ class ChatMessage:
     role: str
     """`human`, `ai`, `tool` or `system`."""
     name: str | None
-    texts: Sequence[str]
+    texts: Sequence[tuple[str, bool]]
+    """Texts, and True for each that is rendered as Markdown."""
+    tokens: int
+    """Total tokens of its `usage_metadata`, or 0."""
     blocks: Sequence[Node]
     """Parts of the content other than text."""
     calls: Sequence[Node]
@@ -406,19 +427,22 @@ def chat(trees: Trees, messages: Sequence[BaseMessage], first: int, at: At = ())
 def _message(trees: Trees, message: BaseMessage, at: At) -> ChatMessage:
     content, hides = message.content, trees.mask.hides
     is_masked = hides("content")
-    texts, blocks = list[str](), list[Node]()
+    texts, blocks = list[tuple[str, bool]](), list[Node]()
     for each in () if is_masked else content if isinstance(content, list) else [content]:
         text = each.get("text") if isinstance(each, dict) and each.get("type") == "text" else each
         if not isinstance(text, str):
             blocks.append(trees.tree(None, each, at))
         elif text and not hides("text"):
             cut = len(text) - TEXT * 4
-            texts.append(visible(text[: TEXT * 4]) + (f" … {cut:,} more characters" if cut > 0 else ""))
+            trees.markdown_left -= min(len(text), TEXT * 4)
+            is_markdown = message.type != "tool" and trees.markdown_left >= 0
+            more = f" … {cut:,} more characters" if cut > 0 else ""
+            texts.append((visible(text[: TEXT * 4]) + more, is_markdown))
     calls = () if hides("tool_calls") else getattr(message, "tool_calls", None) or ()
     shown_calls = [_call(trees, call, at) for call in calls]
     whole = trees.tree(None, message, at)
     name = message.name if isinstance(message.name, str) and not hides("name") else None
-    return ChatMessage(str(message.type), name, texts, blocks, shown_calls, whole, at, is_masked)
+    return ChatMessage(str(message.type), name, texts, used_tokens(message), blocks, shown_calls, whole, at, is_masked)
 
 
 def _call(trees: Trees, call: Any, at: At) -> Node:

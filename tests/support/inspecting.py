@@ -36,7 +36,7 @@ TAGS = {
         "html head meta title link script body a header span nav form input main footer h1 h2 h3 p b label select option".split()
     ),
     *(
-        "button section div table thead tbody tfoot tr th td dl dt dd ol li details summary svg line circle rect".split()
+        "pre code h4 em strong ul blockquote hr br button section div table thead tbody tfoot tr th td dl dt dd ol li details summary svg line circle rect".split()
     ),
 }
 
