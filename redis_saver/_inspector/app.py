@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from threading import BoundedSemaphore
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.applications import Starlette
@@ -24,13 +24,25 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redis_saver._common import postgres, ttl as ttls
-from redis_saver._common.display import error_text, printable, shown
+from redis_saver._common.config import Address
+from redis_saver._common.display import counted, error_text, printable, shown
 from redis_saver._common.logs import log_text
 from redis_saver._inspector.checkpoint_pages import CheckpointPages, Large
-from redis_saver._inspector.pages import STATIC, Pages, Query, Refused, Values, asked, pairs, query_of, static_file
+from redis_saver._inspector.pages import (
+    STATIC,
+    Pages,
+    Query,
+    Refused,
+    Values,
+    asked,
+    number,
+    pairs,
+    query_of,
+    static_file,
+)
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.thread_pages import ThreadPages
-from redis_saver._inspector.values import Mask
+from redis_saver._inspector.values import Mask, left, nothing, size
 from redis_saver.errors import DecodeError, EncodeError, RedisSaverError, ThreadNotFound
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -76,7 +88,7 @@ def app(
         hosts: Host names without a port. Requests with another Host header are refused. `"*"` allows any name.
         mask: Patterns, such as `"*token*"`. The value of a channel, key or field whose name matches is hidden. `"*"`
             hides all values.
-        allow_changes: True to let users delete, pin and unpin threads, and set their TTL. It needs a token.
+        allow_changes: True to let users pin, unpin, prune, copy and delete threads, and set their TTL. It needs a token.
 
     Raises:
         TypeError: The saver is not one of this package, or `hosts` or `mask` is a single text.
@@ -93,6 +105,7 @@ def app(
     source, secret = Source(saver), derived(token, b"form")
     say = partial(_said, is_masked=bool(mask))
     about = {"allow_changes": allow_changes, "form_token": secret, "has_cold": source.tiers is not None, "say": say}
+    about["has_file"] = source.tiers is None and not mask
     pages = Pages(about)
     turns = BoundedSemaphore(VALUES_AT_ONCE)
     answers = _answers_of(source, pages, Mask(mask), turns)
@@ -105,7 +118,7 @@ def app(
         headers = {"cache-control": "private, max-age=300"}
         routes.append(Route(f"/static/{name}", Response(static_file(name), media_type=kind, headers=headers)))
     if allow_changes:
-        routes.append(Route("/change", partial(_change, source.saver, secret), methods=["POST"]))
+        routes.append(Route("/change", partial(_change, source, pages, secret), methods=["POST"]))
 
     statuses: dict[type[Exception], int] = {
         ThreadNotFound: _NOT_FOUND, Refused: 400, NotImplementedError: 400, RedisSaverError: 500,
@@ -131,8 +144,8 @@ def app(
 
 def _answers_of(source: Source, pages: Pages, mask: Mask, turns: BoundedSemaphore) -> dict[str, Answer]:
     """Return a function for each path. Pages that read values wait until one of the `turns` is free."""
-    threads, checkpoints = ThreadPages(source, mask.hides), CheckpointPages(source, mask)
-    light = (threads.newer, threads.cost, threads.channel, threads.writes)
+    threads, checkpoints = ThreadPages(source, mask.hides if mask else nothing), CheckpointPages(source, mask)
+    light = (threads.newer, threads.cost, threads.channel, threads.writes, threads.export)
     heavy = (
         threads.thread, checkpoints.checkpoint, checkpoints.value, checkpoints.first, checkpoints.diff, checkpoints.json
     )  # fmt: skip
@@ -161,39 +174,90 @@ MAX_FORM = 10_000
 """Maximum number of bytes of a form."""
 
 
-async def _change(saver: Any, form_token: str, request: Request) -> Response:
-    """Do what a form asks. Redirect to the thread, or to the list if the thread was deleted."""
+async def _change(source: Source, pages: Pages, form_token: str, request: Request) -> Response:
+    """Show what a form does. If its user has confirmed that, do it, and redirect to the changed thread."""
     body = b""
     async for part in request.stream():
         body += part
         if len(body) > MAX_FORM:
             return PlainTextResponse("The form is too long.", 413)
     form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
-    if not hmac.compare_digest(form.get("form", "").encode(), form_token.encode()):
+    if not hmac.compare_digest(form.pop("form", "").encode(), form_token.encode()):
         return PlainTextResponse("The form is not from this inspector. Load the page again.", 403)
     thread = asked(request).get("id", "")
-    await run_in_threadpool(_do, saver, thread, form)
+    change = await run_in_threadpool(_planned, source, thread, form)
+    if form.pop("sure", "") != "yes":
+        return pages.page(request, "confirm", name=thread, effect=change.effect, fields=form)
+    await run_in_threadpool(change.run)
     root = request.scope.get("root_path", "").rstrip("/")
-    is_gone = form.get("do") == "delete"
-    return RedirectResponse(f"{root}/" if is_gone else f"{root}/thread?{query_of({'id': thread})}", 303)
+    is_gone, shown_next = form["do"] == "delete", form["to"] if form["do"] == "copy" else thread
+    return RedirectResponse(f"{root}/" if is_gone else f"{root}/thread?{query_of({'id': shown_next})}", 303)
 
 
-def _do(saver: Any, thread: str, form: Mapping[str, str]) -> None:
-    what, ttl = form.get("do"), form.get("ttl", "").strip()
-    if what == "ttl":
-        try:
-            ttls.parse(ttl or None, name="TTL")
-        except ValueError as error:
-            raise Refused(str(error)) from error
-        saver.set_thread_ttl(thread, ttl or None)
-    elif what in ("pin", "unpin"):
-        getattr(saver, what)(thread)
-    elif what == "delete":
-        if form.get("sure") != "yes":
-            raise Refused('tick "delete all its history" first. Nothing was deleted')
-        saver.delete_thread(thread)
-    else:
-        raise Refused("the form names no known action")
+class _Change(NamedTuple):
+    """A change of a thread."""
+
+    effect: str
+    """What it will do."""
+    run: Callable[[], object]
+
+
+def _planned(source: Source, thread: str, form: Mapping[str, str]) -> _Change:
+    """Return the change that a form asks for.
+
+    Raises:
+        Refused: The form is invalid.
+        ThreadNotFound: There is no such thread.
+    """
+    saver, info, what = source.saver, source.thread(thread), form.get("do")
+    has = f"{counted(info.checkpoints, 'checkpoint')} of {size(info.bytes)}"
+    if what in ("pin", "unpin"):
+        kept = "It will not expire until it is unpinned" if what == "pin" else "The saver's TTL will count from now"
+        return _Change(f"{kept}. It has {has}, and expires now: {left(info)}.", partial(getattr(saver, what), thread))
+    if what == "delete":
+        return _Change(f"All its history, {has}, will be deleted for good.", partial(saver.delete_thread, thread))
+    if what == "copy":
+        return _planned_copy(source, thread, form)
+    try:
+        if what == "ttl":
+            ttl = form.get("ttl", "").strip() or None
+            ttls.parse(ttl, name="TTL")
+            text = f"It will expire {ttl} after now and after each write" if ttl else "The saver's TTL will apply again"
+            return _Change(
+                f"{text}. It has {has}, and expires now: {left(info)}.", partial(saver.set_thread_ttl, thread, ttl)
+            )
+        if what == "prune":
+            rules: Any = {
+                "keep_last": number(form, "keep_last") or None,
+                "older_than": form.get("older_than", "").strip() or None,
+            }
+            gone = saver.prune([thread], **rules, dry_run=True)
+            text = (
+                f"{counted(gone.checkpoints, 'checkpoint')} of {size(gone.bytes)} will be removed for good, of {has}."
+            )
+            return _Change(text, partial(saver.prune, [thread], **rules))
+    except ValueError as error:
+        raise Refused(str(error)) from error
+    raise Refused("the form names no known action")
+
+
+def _planned_copy(source: Source, thread: str, form: Mapping[str, str]) -> _Change:
+    target, newest = form.get("to", ""), form.get("at", "")
+    if source.tiers is not None:
+        raise Refused("a copy up to a checkpoint needs a saver of one tier. The command redis-saver copy copies all")
+    if not target or target == thread:
+        raise Refused("write the name of another thread")
+    count = sum(each <= newest for each in source.ids(Address(thread, "", None)))
+    if not count:
+        raise Refused("there is no such checkpoint")
+    there = source.in_redis(target)
+    over = (
+        ""
+        if there is None
+        else f" It replaces that thread: {counted(there.checkpoints, 'checkpoint')} of {size(there.bytes)} will be deleted."
+    )
+    text = f"{counted(count, 'checkpoint')} of the root up to {printable(newest)}, and those of subgraphs, will be copied to {shown(target)}.{over}"
+    return _Change(text, partial(source.copy, thread, target, newest))
 
 
 SLOW = 0.5

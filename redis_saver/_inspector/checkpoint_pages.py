@@ -133,7 +133,7 @@ class CheckpointPages:
             ]
             value = {**plain(whole, hides), "pending_writes": shown_writes}
         download = json.dumps(value, ensure_ascii=True, indent=1).replace("<", "\\u003c").encode()
-        return {"name": "value.json", "kind": "application/json", "download": download}
+        return {"download": download}
 
     def _newest(self, where: Address) -> CheckpointTuple:
         """Read a checkpoint of the root. If the root has none, read the newest one of any namespace."""

@@ -11,8 +11,9 @@ from urllib.parse import parse_qsl, urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 from markupsafe import Markup
+from starlette.background import BackgroundTask
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, Response
 
 from redis_saver import __version__
 from redis_saver._common.config import Address
@@ -152,7 +153,10 @@ class Pages:
         if status == NO_CONTENT:
             return Response(status_code=status)
         if "download" in values:
-            return _download(**values)
+            return Response(values["download"], media_type="application/json", headers=_attached("value.json"))
+        if "folder" in values:
+            folder: Any = values["folder"]  # removed when the file was sent
+            return FileResponse(values["path"], headers=_attached("thread"), background=BackgroundTask(folder.cleanup))
         root = request.scope.get("root_path", "").rstrip("/")
 
         def link(to: str, where: Address | None = None, **arguments: Any) -> str:
@@ -165,9 +169,8 @@ class Pages:
         return HTMLResponse(html.encode("utf-8", "backslashreplace"), status)
 
 
-def _download(name: str, kind: str, download: bytes) -> Response:
-    """Return a file. Its name is ASCII without quotes."""
-    return Response(download, media_type=kind, headers={"content-disposition": f'attachment; filename="{name}"'})
+def _attached(name: str) -> dict[str, str]:
+    return {"content-disposition": f'attachment; filename="{name}"'}
 
 
 def static_file(name: str) -> bytes:

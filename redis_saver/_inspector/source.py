@@ -1,4 +1,4 @@
-"""Reads of a saver for pages and commands. They write nothing, and block."""
+"""Reads of a saver for pages and commands, which block. Only `copy` writes."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ import difflib
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
 from langgraph.checkpoint.serde.types import TASKS
 
-from redis_saver._checkpoint import auditing, delta, listing, reading, threads
+from redis_saver._checkpoint import auditing, copying, delta, listing, reading, threads
 from redis_saver._checkpoint.auditing import Entry, Size, VersionInfo, WriteHead, WriteInfo
 from redis_saver._checkpoint.comparing import CheckpointDiff, compare, differs
-from redis_saver._checkpoint.saver import Saver, context_of, driver_of
+from redis_saver._checkpoint.saver import Saver, context_of, driver_of, with_context
 from redis_saver._checkpoint.threads import ThreadInfo, ThreadQuery
 from redis_saver._common import config as configs, names, postgres, times
 from redis_saver._common.config import Address
 from redis_saver._common.display import kind_of, printable, shown
 from redis_saver._engine.requests import Argument, Command, Operation, Page
 from redis_saver._engine.runner import Pump
+from redis_saver._migrate.engine import migrate
+from redis_saver._migrate.files import ThreadFile
 from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.context import Context
+from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver._tiered.requests import ColdCall, Tiered, with_own_errors
 from redis_saver._tiered.saver import TwoTiers, driver_over, tiers_of
 from redis_saver._tiered.thread_info import threads_of, tiered_threads
@@ -145,6 +149,24 @@ class Source:
 
     # -- checkpoints
 
+    def export(self, thread: str, folder: Path) -> Path:
+        """Write a thread in Redis to a file that `redis-saver import` reads. Cost: a round trip for each checkpoint.
+
+        Raises:
+            EndpointError: The thread could not be moved unchanged.
+        """
+        path, serde = folder / "thread", OpaqueSerializer()
+        saver = with_context(self._hot, self._context._replace(serde=serde))
+        with ThreadFile.opened(path, serde, target=True) as target:
+            report = migrate(saver, target, threads=[thread], sample=0)
+        if report.failed:
+            raise EndpointError("; ".join(report.failed))
+        return path
+
+    def copy(self, thread: str, target: str, newest: str) -> None:
+        """Copy a thread in Redis, up to a checkpoint, over another one."""
+        driver_of(self._hot).run(copying.copy_thread(context_of(self._hot), thread, target, newest))
+
     def histories(self, address: Address, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
         """Read the histories of `DeltaChannel`s from Redis. Cost: one round trip."""
         if not channels:
@@ -188,7 +210,7 @@ class Source:
         if (saved := self.find(address)) is not None:
             return saved
         part, matching = (address.checkpoint_id or "").lstrip("…"), list[str]()
-        for ids in (self._ids, self._cold_ids) if part else ():
+        for ids in (self.ids, self._cold_ids) if part else ():
             matching = matching or [name for name in ids(address) if name.startswith(part) or name.endswith(part)]
         if len(matching) > 1:
             listed = ", ".join(map(printable, matching[:_MAX_LISTED]))
@@ -196,7 +218,7 @@ class Source:
             raise EndpointError(f"{len(matching):,} checkpoints begin or end with {shown(part)}: {listed}{more}")
         return self.get(address._replace(checkpoint_id=matching[0]) if matching else address)
 
-    def _ids(self, address: Address) -> list[str]:
+    def ids(self, address: Address) -> list[str]:
         """Return the ids of a namespace in Redis."""
         index, _ = self._context.keyspace.keys(address.thread_id)
         ns = names.component(address.checkpoint_ns)

@@ -7,6 +7,8 @@ import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from redis_saver._checkpoint.auditing import Entry
@@ -14,10 +16,10 @@ from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._common import times
 from redis_saver._common.config import Address
 from redis_saver._common.display import shown
-from redis_saver._inspector.pages import NO_CONTENT, Query, Values, needed, number, read_address
+from redis_saver._inspector.pages import NO_CONTENT, Query, Refused, Values, needed, number, read_address
 from redis_saver._inspector.rows import ORDERS, PREVIEWED, drawn, list_threads, page_of, read_moment
 from redis_saver._inspector.source import Source
-from redis_saver._inspector.values import Hides, state_of
+from redis_saver._inspector.values import Hides, nothing, state_of
 
 ROWS = 100
 """Page size for checkpoints, versions and writes."""
@@ -72,6 +74,21 @@ class ThreadPages:
             "address": Address, "newest": next((row.entry.id for row in rows if not row.entry.ns), None),
             "seen": hot and _mark(hot),
         }  # fmt: skip
+
+    def export(self, arguments: Query) -> Values:
+        """Return a thread in Redis as the file that `redis-saver import` reads."""
+        name = needed(arguments, "thread")
+        if self._hides is not nothing:
+            raise Refused("a file has all values of a thread, so it is not made while --mask hides some")
+        if self._source.tiers is not None:
+            raise Refused("a file of one tier may lack checkpoints. The command redis-saver export reads the cold tier")
+        self._source.thread(name)
+        folder = TemporaryDirectory(prefix="redis-saver-")
+        try:
+            return {"folder": folder, "path": self._source.export(name, Path(folder.name))}
+        except BaseException:
+            folder.cleanup()
+            raise
 
     def newer(self, arguments: Query) -> Values:
         """Tell htmx if a thread has changed since its page was made. Otherwise the answer is empty."""

@@ -146,13 +146,14 @@ async def test_changes_require_a_form_of_this_inspector(saver: RedisSaver) -> No
         assert f'action="{url}"' in text
 
         async def change(headers: dict[str, str] | None = None, **data: str) -> httpx.Response:
-            return await client.post(url, data={"form": form, **data}, headers=headers)
+            return await client.post(url, data={"form": form, "sure": "yes", **data}, headers=headers)
 
         assert (await client.post(url, data={"do": "delete", "sure": "yes"})).status_code == 403
         assert (await change(form="0", do="delete", sure="yes")).status_code == 403
         assert (await change({"origin": "http://evil.example"}, do="pin")).status_code == 403
         assert (await change({"sec-fetch-site": "cross-site"}, do="pin")).status_code == 403
-        assert (await change(do="delete")).status_code == 400 and (await change(do="x")).status_code == 400
+        asked = await change(do="delete", sure="")
+        assert asked.status_code == 200 and "1 checkpoint of" in asked.text and (await change(do="x")).status_code == 400
         assert (await change(do="ttl", ttl="soon")).status_code == 400
         assert (await change(do="ttl", ttl="x" * 20_000)).status_code == 413
         assert saver.get_thread("t\n<b>") and not saver.get_thread("t\n<b>").pinned  # type: ignore[union-attr]
