@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
+from importlib import import_module
 from threading import BoundedSemaphore
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, quote, urlencode
@@ -55,7 +56,7 @@ _HEADERS = {
     "content-security-policy": _POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
@@ -102,6 +103,8 @@ def app(
         raise ValueError(f'an inspector needs a token: write one or set {TOKEN_VARIABLE} ("" if others check requests)')
     if allow_changes and not token:
         raise ValueError("allow_changes=True needs a token, which protects the forms")
+    with suppress(ImportError):  # else the first page with an interrupt would wait for the import
+        import_module("langgraph.types")
     source, secret = Source(saver), derived(token, b"form")
     say = partial(_said, is_masked=bool(mask))
     about = {"allow_changes": allow_changes, "form_token": secret, "has_cold": source.tiers is not None, "say": say}

@@ -11,7 +11,7 @@ from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, TASKS, SendProtocol
 
-from redis_saver._checkpoint.auditing import Entry
+from redis_saver._checkpoint.auditing import Entry, Size
 from redis_saver._checkpoint.delta import unstored
 from redis_saver._common.config import Address, address
 from redis_saver._inspector.pages import (
@@ -83,12 +83,12 @@ class CheckpointPages:
 
     def checkpoint(self, arguments: Query) -> Values:
         """Show a checkpoint with its values, pending writes and costs."""
-        saved = self._saved(arguments)
+        saved, sizes = self._saved(arguments)
         where = address(saved.config)
         parent = address(saved.parent_config) if saved.parent_config else None
         values, trees, children = saved.checkpoint["channel_values"], Trees(self._mask), self._source.children(where)
         ordered = sorted(values, key=lambda name: (name.startswith(OWN), name))
-        costs = sorted(self._source.sizes(where, parent).items(), key=lambda cost: -cost[1].bytes)
+        costs = sorted(sizes.items(), key=lambda cost: -cost[1].bytes)
         return {
             "where": where, "parent": parent, "about": saved.metadata, "created": saved.checkpoint.get("ts") or "-",
             "channels": [self._channel(trees, name, values[name]) for name in ordered],
@@ -99,18 +99,23 @@ class CheckpointPages:
             "children": children,
         }  # fmt: skip
 
-    def _saved(self, arguments: Query) -> CheckpointTuple:
-        """Read the checkpoint that a URL names.
+    def _saved(self, arguments: Query) -> tuple[CheckpointTuple, Mapping[str, Size]]:
+        """Read the checkpoint that a URL names, and the sizes of its values in Redis.
 
         Raises:
             Large: Its values are large, and the URL does not ask for them.
         """
         asked = address_in(arguments)
-        if arguments.get("large") != "yes":
-            size = sum(one.bytes for one in self._source.sizes(asked, None).values())
-            if size > LARGE:
-                raise Large(size)
-        return self._source.get(asked) if "ns" in arguments else self._newest(asked)
+        before = f"{asked.checkpoint_id}\0" if asked.checkpoint_id else None  # the smallest greater id
+        sizes: Mapping[str, Size] = {}
+        for entry in self._source.entries(asked.thread_id, asked.checkpoint_ns, before, 1):
+            if asked.checkpoint_id in (None, entry.id):
+                parent = asked._replace(checkpoint_id=entry.parent) if entry.parent else None
+                sizes = self._source.sizes(asked._replace(checkpoint_id=entry.id), parent)
+        size = sum(one.bytes for one in sizes.values())
+        if size > LARGE and arguments.get("large") != "yes":
+            raise Large(size)
+        return self._source.get(asked) if "ns" in arguments else self._newest(asked), sizes
 
     def json(self, arguments: Query) -> Values:
         """Return a checkpoint, or a part of a channel's value, as a file of JSON, without what the mask hides."""
@@ -119,7 +124,7 @@ class CheckpointPages:
             shown = self._part(arguments)
             value: Any = "masked" if shown.is_hidden else plain(shown.value, hides)
         else:
-            saved = self._saved(arguments)
+            saved, _ = self._saved(arguments)
             names = ("task_id", "channel", "value")
             whole = {
                 **address(saved.config)._asdict(), "metadata": saved.metadata,
@@ -207,7 +212,7 @@ class CheckpointPages:
             Refused: The checkpoint has no such part.
         """
         where, channel, at = address_in(arguments), needed(arguments, "channel"), position_in(arguments)
-        saved = self._saved({**arguments, "ns": where.checkpoint_ns})
+        saved, _ = self._saved({**arguments, "ns": where.checkpoint_ns})
         values = saved.checkpoint["channel_values"]
         if channel not in values:
             raise Refused("this checkpoint has no value in that channel")
@@ -220,7 +225,7 @@ class CheckpointPages:
     def diff(self, arguments: Query) -> Values:
         """Show the differences between two checkpoints."""
         places = [dict(pairs(address_text(read_address(needed(arguments, name))))) for name in ("a", "b")]
-        first, second = (self._saved({**place, "large": arguments.get("large", "")}) for place in places)
+        first, second = (self._saved({**place, "large": arguments.get("large", "")})[0] for place in places)
         compared, trees = self._source.compare(first, second), Trees(self._mask)
         channels = []
         for diff in compared.channels:

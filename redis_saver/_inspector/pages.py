@@ -148,6 +148,9 @@ class Pages:
             "visible": visible, "address": address_text, "query": query_of,
         }  # fmt: skip
 
+        for template in self._environment.list_templates():
+            self._environment.get_template(template)  # so that no page waits for it
+
     def page(self, request: Request, template: str, /, *, status: int = 200, **values: Any) -> Response:
         """Fill a template, and return the answer."""
         if status == NO_CONTENT:

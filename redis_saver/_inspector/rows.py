@@ -153,6 +153,11 @@ class Turn(NamedTuple):
         return self.rows[-1]
 
     @property
+    def last(self) -> TreeRow:
+        """Its newest checkpoint of the root, or of a subgraph if it has none."""
+        return next((row for row in self.rows if not row.entry.ns), self.rows[0])
+
+    @property
     def is_whole(self) -> bool:
         """False if its first checkpoints were not read, or were removed."""
         return self.first.entry.source in _STARTS
@@ -222,7 +227,10 @@ def page_of(
 
 
 def _row(entry: Entry, parent: Entry | None, hides: Hides, *, is_continued: bool) -> TreeRow:
-    ran, special = (ran_between(parent, entry) if parent else ()), [w for w in entry.writes if w.channel in _SPECIAL]
+    ran, special = (
+        (ran_between(parent, entry) if parent and entry.source != "input" else ()),
+        [w for w in entry.writes if w.channel in _SPECIAL],
+    )
     made = [write for write in entry.writes if node_of(entry, write) == _START] if entry.source == "input" else []
     if parent and not made and ran != (_START,):  # the input has what its first step wrote
         changed = [w for w in parent.writes if parent.versions.get(w.channel) != entry.versions.get(w.channel)]

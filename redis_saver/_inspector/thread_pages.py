@@ -25,7 +25,7 @@ ROWS = 100
 """Page size for checkpoints, versions and writes."""
 COLD_ROWS = 30
 """Page size for checkpoints of a cold saver, which also sends their values."""
-SEARCHED = 500
+SEARCHED = 300
 """Number of checkpoints that a search for a text reads."""
 MAX_WRITES = 20 * ROWS
 """Maximum number of writes on a page."""
@@ -132,7 +132,7 @@ def _mark(info: Any) -> str:
 
 # -- costs
 
-FIRST_SECONDS, MORE_SECONDS = 0.3, 20.0
+FIRST_SECONDS, MORE_SECONDS = 0.1, 20.0
 """Time limits in seconds: the default, and the one if the user asks for more."""
 LARGEST = 20
 """Maximum number of checkpoints in the list of the largest ones."""

@@ -313,7 +313,7 @@ async def test_since_when_has_a_time_limit_if_an_ancestor_is_missing(monkeypatch
 
     Around(saver, around)
     assert await since(saver, where, channel="n") == ("9", True)
-    assert len(calls) <= 6, "it reads the checkpoint and one page of ancestors"
+    assert len(calls) <= 7, "it reads the checkpoint, its size, and one page of ancestors"
 
 
 async def test_checkpoints_on_different_pages_can_be_compared() -> None:

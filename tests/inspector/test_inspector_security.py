@@ -102,7 +102,7 @@ async def test_every_response_has_the_security_headers(saver: RedisSaver, enter:
         for url in PAGES:
             headers = (await client.get(url)).headers
             assert "default-src 'none'; script-src 'self'; style-src 'self'" in headers["content-security-policy"]
-            assert "unsafe" not in headers["content-security-policy"] and headers["referrer-policy"] == "no-referrer"
+            assert "unsafe" not in headers["content-security-policy"] and headers["referrer-policy"] == "same-origin"
             assert headers["x-frame-options"] == "DENY" and headers["x-content-type-options"] == "nosniff"
             assert headers["cache-control"].startswith("no-store" if "static" not in url or not enter else "private")
 
