@@ -394,13 +394,13 @@ def _entry(
 def _writes(context: Context, address: config.Address, flat: Sequence[Any], longest: int) -> list[WriteHead]:
     """Decode the pending writes of a checkpoint, with short values. An encrypted thread has them whole."""
     if context.cipher is not None:
-        opened = {(write.task_id, write.idx): write.data for write in codec.decode_writes(context, flat, address)}
+        opened = {(write.task_id, write.idx): write for write in codec.decode_writes(context, flat, address)}
         pairs = [(flat[at], take(flat[at + 1], 0)[0]) for at in range(0, len(flat), 2)]
         of_each = [(suffix, frames[at : at + 5]) for suffix, frames in pairs for at in range(0, len(frames), 5)]
         flat = []
-        for suffix, (*names_of, sealed) in of_each:
-            data = opened[names.name_of(suffix[: suffix.index(b"\0") + 1]), int(names_of[0])]
-            flat += (suffix, *names_of, len(sealed), data if len(data) <= longest else b"")
+        for suffix, (*place, _kind, sealed) in of_each:
+            write = opened[names.name_of(suffix[: suffix.index(b"\0") + 1]), int(place[0])]
+            flat += (suffix, *place, write.type, len(sealed), write.data if len(write.data) <= longest else b"")
     heads = []
     for at in range(0, len(flat), 7):
         suffix, index, path, channel, kind, size, data = flat[at : at + 7]

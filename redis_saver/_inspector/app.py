@@ -89,7 +89,7 @@ def app(
         hosts: Host names without a port. Requests with another Host header are refused. `"*"` allows any name.
         mask: Patterns, such as `"*token*"`. The value of a channel, key or field whose name matches is hidden. `"*"`
             hides all values.
-        allow_changes: True to let users pin, unpin, prune, copy and delete threads, and set their TTL. It needs a token.
+        allow_changes: True to let users pin, prune, copy and delete threads, and set their TTL. It needs a token.
 
     Raises:
         TypeError: The saver is not one of this package, or `hosts` or `mask` is a single text.
@@ -253,13 +253,12 @@ def _planned_copy(source: Source, thread: str, form: Mapping[str, str]) -> _Chan
     count = sum(each <= newest for each in source.ids(Address(thread, "", None)))
     if not count:
         raise Refused("there is no such checkpoint")
-    there = source.in_redis(target)
-    over = (
-        ""
-        if there is None
-        else f" It replaces that thread: {counted(there.checkpoints, 'checkpoint')} of {size(there.bytes)} will be deleted."
+    text = (
+        f"{counted(count, 'checkpoint')} of the root up to {printable(newest)}, and those of subgraphs, will be copied"
     )
-    text = f"{counted(count, 'checkpoint')} of the root up to {printable(newest)}, and those of subgraphs, will be copied to {shown(target)}.{over}"
+    text += f" to {shown(target)}."
+    if (there := source.in_redis(target)) is not None:
+        text += f" It replaces that thread: {counted(there.checkpoints, 'checkpoint')} of {size(there.bytes)} go."
     return _Change(text, partial(source.copy, thread, target, newest))
 
 

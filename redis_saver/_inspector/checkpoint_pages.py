@@ -95,8 +95,8 @@ class CheckpointPages:
             "unreduced": self._unreduced(trees, saved),
             "costs": costs, "most": max((size.bytes for _, size in costs), default=0),
             "metadata": [trees.tree(name, value) for name, value in (saved.metadata or {}).items()],
-            "next": next_nodes(saved), "written": self._written(trees, saved), "code": _code(saved, is_newest=not children),
-            "children": children,
+            "next": next_nodes(saved), "written": self._written(trees, saved), "children": children,
+            "code": _code(saved, is_newest=not children),
         }  # fmt: skip
 
     def _saved(self, arguments: Query) -> tuple[CheckpointTuple, Mapping[str, Size]]:
@@ -392,9 +392,10 @@ def _code(saved: CheckpointTuple, *, is_newest: bool) -> str:
     if asked and is_newest:
         resume = f"Command(resume={ {str(getattr(each, 'id', '')): 'yes' for each in asked}!r})"
         config = f"{{'configurable': {{'thread_id': {where.thread_id!r}}}}}"
+    node = f", as_node={nodes[0]!r}" if nodes else ""
     lines = (
         f"config = {{'configurable': {where._asdict()!r}}}",
         f"graph.invoke({resume}, {config})  # {'answers' if asked and is_newest else 'runs on from here'}",
-        f"graph.update_state(config, {{'messages': []}}{f', as_node={nodes[0]!r}' if nodes else ''})  # edits, in a fork",
+        f"graph.update_state(config, {{'messages': []}}{node})  # edits, in a fork",
     )
     return visible("\n".join(lines))

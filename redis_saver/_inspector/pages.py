@@ -144,8 +144,8 @@ class Pages:
             trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
         self._environment.filters |= {
-            "ago": ago, "left": left, "markdown": markdown, "moment": moment, "named": named, "size": size, "state": state_of,
-            "visible": visible, "address": address_text, "query": query_of,
+            "ago": ago, "left": left, "markdown": markdown, "moment": moment, "named": named, "size": size,
+            "state": state_of, "visible": visible, "address": address_text, "query": query_of,
         }  # fmt: skip
 
         for template in self._environment.list_templates():

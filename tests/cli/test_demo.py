@@ -141,7 +141,9 @@ def test_keep_leaves_the_thread_as_shown(kept: Run) -> None:
 
 def test_keep_prints_how_to_read_the_thread(kept: Run, capsys: pytest.CaptureFixture[str]) -> None:
     if kept.url.startswith("redis:"):
-        named = re.findall(rf"^  redis-saver (\w+) {kept.thread} --redis {re.escape(kept.url)}$", kept.out, re.MULTILINE)
+        named = re.findall(
+            rf"^  redis-saver (\w+) {kept.thread} --redis {re.escape(kept.url)}$", kept.out, re.MULTILINE
+        )
         assert named == ["tree", "show", "inspect"]
         for name in named[:2]:
             assert main([name, kept.thread, "--redis", kept.url]) == 0

@@ -10,7 +10,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, Send, interrupt
 from tests.support.factories import chain, config, put
 from tests.support.inspecting import SECRET, browser, check_markup, links, make_failed, make_thread, writer
-from tests.support.uniform import Target, Uniform
+from tests.support.uniform import Target, Uniform, encryption
 from tests.support.wrappers import Around
 
 import fakeredis
@@ -95,6 +95,14 @@ async def test_previews_need_no_further_round_trip_and_read_no_long_value() -> N
     (_, row) = rows_of(saver, "t")
     assert row.preview == "messages (5 MB)" and row.bytes > 5_000_000
     assert len(requests) == 1 and len(repr(requests)) < 2_000
+
+
+def test_previews_of_an_encrypted_thread_are_read_with_its_key() -> None:
+    saver, where = RedisSaver(fakeredis.FakeRedis(version=(7,)), encryption=encryption()), config("t")
+    agent(saver).invoke({"messages": [HumanMessage("a secret question")]}, where)
+    rows = rows_of(saver, "t")
+    assert rows[0].preview == "human: a secret question" and rows[-1].notice == "waits: question: May I?"
+    assert rows[0].bytes > len("a secret question")
 
 
 def test_the_nodes_of_sends_and_branches_of_a_fork_are_told_apart() -> None:
