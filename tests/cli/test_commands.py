@@ -176,12 +176,12 @@ def test_show_prints_a_thread_and_a_checkpoint(place: Place) -> None:
 def test_tree_draws_the_forks_of_each_namespace(place: Place) -> None:
     place.live()
     assert place.run("tree", "talk") == (
-        "     turn  checkpoint  ran  says  next  bytes  age  step  created\n"
-        "●  -2  001  loop  messages, n changed  -  0  AGO  1  2026-11-21 10:00:00\n"
-        "◇  002  node  asked: ok?  ask  0  AGO  2  2026-11-21 10:00:00\n"
-        "├─◆  003  node  waits: ok?  ask  1  AGO  3  2026-11-21 10:00:00\n"
-        "└─◆  004  node  waits: sure?  ask  1  AGO  4  2026-11-21 10:00:00\n"
-        "●  -1  005  sub / loop  inner changed  -  0  AGO  5  2026-11-21 10:00:00\n"
+        "     turn  checkpoint  ran  says  next  bytes  created\n"
+        "●  -2  001  loop  messages, n changed  -  0  2026-11-21 10:00:00\n"
+        "◇  002  node  asked: ok?  ask  0  2026-11-21 10:00:00\n"
+        "├─◆  003  node  waits: ok?  ask  1  2026-11-21 10:00:00\n"
+        "└─◆  004  node  waits: sure?  ask  1  2026-11-21 10:00:00\n"
+        "●  -1  005  sub / loop  inner changed  -  0  2026-11-21 10:00:00\n"
     )
     assert [one["checkpoint_id"] for one in place.json("tree", "talk", "--ns", "")] == ["001", "002", "003", "004"]
     (one,) = place.json("tree", "talk", "--ns", "sub:1")
@@ -192,6 +192,22 @@ def test_tree_draws_the_forks_of_each_namespace(place: Place) -> None:
     assert [one["checkpoint_id"] for one in place.json("tree", EVIL)] == ["002", "001"], (
         "two checkpoints that name each other as parent are both shown"
     )
+
+
+def test_tree_shows_a_turn_or_those_with_a_text(place: Place) -> None:
+    graph = StateGraph(Log).add_node("work", lambda _: {"log": ["done"]}).add_edge(START, "work")
+    compiled = graph.compile(checkpointer=place.saver)
+    for at in range(40):
+        compiled.invoke({"log": [f"order {at}\x1b[31m"]}, config("t"), durability="sync")
+    assert {one["turn"] for one in place.json("tree", "t")} == set(range(-33, 0))
+    assert "only the newest 33 turns; --limit" in place.err
+    rows = place.json("tree", "t", "--turn", "-40")
+    assert [one["ran"] for one in rows] == [[], ["__start__"], ["work"]] and place.err == ""
+    assert rows[0]["preview"] == "log: 1 element: order 0\\x1b[31m" and rows[1]["next"] == ["work"]
+    found = place.run("tree", "t", "--find", "ORDER 17")
+    assert found.count("\n") == 4 and "-23" in found and "\x1b" not in found
+    assert place.run("tree", "t", "--find", "order 17", "--turn", "-1") == ""
+    assert "no such turn among the 40 turns" in place.err
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
