@@ -157,7 +157,7 @@ _NOTHING, _EVERYTHING = b"", b"*"
 """Channels to measure, instead of a single one, whose escaped name ends with NUL."""
 _PULLED = "~__pregel_pull, "
 """Beginning of the path of a task that a channel triggered. The node's name follows."""
-_PUSHED = re.compile(r"~__pregel_push, (\d+)(?:,|$)")
+_PUSHED = re.compile(r"~__pregel_push, (\d{1,18})(?:,|$)")
 """The path of a task that a `Send` started: the position of the `Send` in the channel `TASKS`, which names the node."""
 _SENDS_PER_BATCH = 10
 """Number of values of `TASKS` to read in one round trip. They are long: each `Send` may carry a state."""

@@ -201,7 +201,7 @@ class _Change(NamedTuple):
     """A change of a thread."""
 
     effect: str
-    """What it will do."""
+    """Sentences that say what it will do."""
     run: Callable[[], object]
 
 
@@ -213,7 +213,7 @@ def _planned(source: Source, thread: str, form: Mapping[str, str]) -> _Change:
         ThreadNotFound: There is no such thread.
     """
     saver, info, what = source.saver, source.thread(thread), form.get("do")
-    has = f"{counted(info.checkpoints, 'checkpoint')} of {size(info.bytes)}"
+    has = _amount(info.checkpoints, info.bytes)
     if what in ("pin", "unpin"):
         kept = "It will not expire until it is unpinned" if what == "pin" else "The saver's TTL will count from now"
         return _Change(f"{kept}. It has {has}, and expires now: {left(info)}.", partial(getattr(saver, what), thread))
@@ -235,13 +235,15 @@ def _planned(source: Source, thread: str, form: Mapping[str, str]) -> _Change:
                 "older_than": form.get("older_than", "").strip() or None,
             }
             gone = saver.prune([thread], **rules, dry_run=True)
-            text = (
-                f"{counted(gone.checkpoints, 'checkpoint')} of {size(gone.bytes)} will be removed for good, of {has}."
-            )
+            text = f"{_amount(gone.checkpoints, gone.bytes)} will be removed for good, of {has}."
             return _Change(text, partial(saver.prune, [thread], **rules))
     except ValueError as error:
         raise Refused(str(error)) from error
     raise Refused("the form names no known action")
+
+
+def _amount(checkpoints: int, amount: int) -> str:
+    return f"{counted(checkpoints, 'checkpoint')} ({size(amount)})"
 
 
 def _planned_copy(source: Source, thread: str, form: Mapping[str, str]) -> _Change:
@@ -258,7 +260,7 @@ def _planned_copy(source: Source, thread: str, form: Mapping[str, str]) -> _Chan
     )
     text += f" to {shown(target)}."
     if (there := source.in_redis(target)) is not None:
-        text += f" It replaces that thread: {counted(there.checkpoints, 'checkpoint')} of {size(there.bytes)} go."
+        text += f" It replaces that thread: {_amount(there.checkpoints, there.bytes)} will go."
     return _Change(text, partial(source.copy, thread, target, newest))
 
 

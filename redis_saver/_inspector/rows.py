@@ -252,7 +252,8 @@ def _row(entry: Entry, parent: Entry | None, hides: Hides, *, is_continued: bool
     upcoming |= {
         node for channel in entry.present if (node := triggered(channel)) and not _has_seen(entry, node, channel)
     }
-    tokens = {str(m.id): used_tokens(m) for _, value in values for m in messages_in(value) if used_tokens(m)}
+    messages = [message for _, value in values for message in messages_in(value)]
+    tokens = {str(m.id or (entry.ns, entry.id, at)): used_tokens(m) for at, m in enumerate(messages)}
     return TreeRow(
         entry, state, ran, sorted(node for node in upcoming if node), preview, notice,
         sum(write.size for write in made), tokens, values,

@@ -296,6 +296,6 @@ def _entry_of(saved: CheckpointTuple) -> Entry:
         seen=saved.checkpoint.get("versions_seen") or {},
         present=frozenset(saved.checkpoint["channel_values"]),
         writes=[WriteHead(task, "", channel, 0, value) for task, channel, value in saved.pending_writes or ()],
-        parents=parents if isinstance(parents, dict) else {},
+        parents={} if not isinstance(parents, dict) else {ns: id_ for ns, id_ in parents.items() if type(id_) is str},
         sends=auditing.nodes_of(saved.checkpoint["channel_values"].get(TASKS)),
     )

@@ -263,7 +263,7 @@ _LEAVES: Any = tuple(kinds for kinds, _ in _WRITTEN)
 
 
 def plain(value: Any, hides: Hides, depth: int = 0) -> Any:
-    """Return a value as JSON's types, without what is hidden. Objects become their fields, other leaves a text."""
+    """Convert a value to JSON's types, without hidden parts. Objects become their fields, and other leaves a text."""
     parts = elements(value)
     if parts is None:
         is_json = value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value))

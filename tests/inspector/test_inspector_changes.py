@@ -63,7 +63,7 @@ async def test_each_change_says_what_it_does_and_waits_for_a_click(kind: str) ->
     async with browser(inspected, allow_changes=True) as client:
         clicks, url = Clicks(client), "/thread?id=t"
         for do, fields, said in (
-            ("pin", {}, "will not expire until it is unpinned. It has 20 checkpoints of"),
+            ("pin", {}, "will not expire until it is unpinned. It has 20 checkpoints ("),
             ("unpin", {}, "TTL will count from now"),
             ("ttl", {"ttl": "2h"}, "expire 2h after now"),
             ("ttl", {"ttl": ""}, "The saver's TTL will apply again"),
@@ -76,7 +76,7 @@ async def test_each_change_says_what_it_does_and_waits_for_a_click(kind: str) ->
             assert said in effect and done.headers["location"] == "/thread?id=t", do
         if kind != "tiers":  # an InMemorySaver cannot prune like this
             effect, _ = await clicks.confirmed(url, "prune", keep_last="5")
-            assert effect.startswith("15 checkpoints of ") and saver.get_thread("t").checkpoints == 5
+            assert effect.startswith("15 checkpoints (") and saver.get_thread("t").checkpoints == 5
             assert (await clicks.send((await client.get(url)).text, "prune", older_than="x")).status_code == 400
         effect, done = await clicks.confirmed(url, "delete")
         assert "will be deleted for good" in effect and done.headers["location"] == "/"

@@ -21,6 +21,9 @@ from redis_saver._inspector.source import Source
 from redis_saver._inspector.values import Mask
 
 
+USAGE: Any = {"input_tokens": 100, "output_tokens": 20, "total_tokens": 120}
+
+
 def embedded() -> RedisSaver:
     return RedisSaver(fakeredis.FakeRedis(version=(7,)))
 
@@ -32,8 +35,7 @@ def asks(state: Any) -> dict[str, Any]:
 
 def calls(state: Any) -> dict[str, Any]:
     call = {"name": "cancel", "args": {"order": "4711", "token": SECRET}, "id": "c"}
-    usage = {"input_tokens": 100, "output_tokens": 20, "total_tokens": 120}
-    return {"messages": [AIMessage("Let me see.", tool_calls=[call], usage_metadata=usage)]}
+    return {"messages": [AIMessage("Let me see.", tool_calls=[call], usage_metadata=USAGE)]}
 
 
 def agent(saver: Any) -> Any:
@@ -110,7 +112,7 @@ def test_the_nodes_of_sends_and_branches_of_a_fork_are_told_apart() -> None:
     graph = (
         StateGraph(MessagesState)
         .add_node("plan", lambda _: {})
-        .add_node("work", lambda state: {"messages": [AIMessage(f"did {state['n']}")]})
+        .add_node("work", lambda state: {"messages": [AIMessage(f"did {state['n']}", usage_metadata=USAGE)]})
     )
     graph.add_edge(START, "plan").add_conditional_edges(
         "plan", lambda _: [Send("work", {"n": at}) for at in range(2)], ["work"]
@@ -119,6 +121,7 @@ def test_the_nodes_of_sends_and_branches_of_a_fork_are_told_apart() -> None:
     compiled.invoke({"messages": [HumanMessage("go")]}, where)
     rows = rows_of(saver, "t")
     assert (list(rows[-1].ran), rows[-1].preview) == (["work"], "ai: did 1") and list(rows[-2].next) == ["work"]
+    assert sum(rows[-1].tokens.values()) == 240, "messages without ids are told apart"
     planned = next(one for one in compiled.get_state_history(where) if one.next == ("work", "work"))
     compiled.update_state(planned.config, {"messages": [AIMessage("a human wrote")]}, as_node="plan")
     forked = rows_of(saver, "t")[-1]
@@ -161,7 +164,7 @@ def test_hostile_values_make_one_short_printable_line() -> None:
     async def fill() -> None:
         where = await put(uniform, config("t"), {}, checkpoint_id="1")
         await uniform.put_writes(where, list(strange.items()), "task", "~__pregel_pull, \x1bnode")
-        await uniform.put_writes(where, [("__interrupt__", "\n" * 500 + "?")], "other")
+        await uniform.put_writes(where, [("__interrupt__", "\n" * 500 + "?")], "other", f"~__pregel_push, {'9' * 5000}")
         await put(uniform, where, {}, versions=dict.fromkeys(strange, "2"), checkpoint_id="2")
 
     asyncio.run(fill())
