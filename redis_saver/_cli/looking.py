@@ -345,7 +345,7 @@ def _tree(
         ns NAMESPACE: Only this namespace, empty for the root. Default: all.
         turn N: Only this turn: -1 for the newest, -2 for the one before.
         find TEXT: Only turns with this text in an id, a node, a preview, or a value that was read.
-        limit N: Read the newest N checkpoints. Default: 100, or 2,000 with --turn or --find.
+        limit N: Read the newest N checkpoints, 50 in a round trip. Default: 100, or 2,000 with --turn or --find.
     """
     most = limit or (_TREE if turn is None and not find else _SEARCHED)
     with servers.savers() as savers:

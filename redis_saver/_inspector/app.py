@@ -148,7 +148,7 @@ def app(
 def _answers_of(source: Source, pages: Pages, mask: Mask, turns: BoundedSemaphore) -> dict[str, Answer]:
     """Return a function for each path. Pages that read values wait until one of the `turns` is free."""
     threads, checkpoints = ThreadPages(source, mask.hides if mask else nothing), CheckpointPages(source, mask)
-    light = (threads.newer, threads.cost, threads.channel, threads.writes, threads.export)
+    light = (threads.newer, threads.cost, threads.channel, threads.writes)
     heavy = (
         threads.thread, checkpoints.checkpoint, checkpoints.value, checkpoints.first, checkpoints.diff, checkpoints.json
     )  # fmt: skip
@@ -160,7 +160,7 @@ def _answers_of(source: Source, pages: Pages, mask: Mask, turns: BoundedSemaphor
 
         return answer
 
-    answers = {"": answering(threads.threads, nullcontext())}
+    answers = {"": answering(threads.threads, nullcontext()), "export": answering(threads.export, BoundedSemaphore(1))}
     answers |= {make.__name__: answering(make, nullcontext()) for make in light}
     return answers | {make.__name__: answering(make, turns) for make in heavy}
 
