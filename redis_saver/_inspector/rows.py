@@ -101,6 +101,8 @@ PREVIEWED = 16_000
 OWN = ("__", "branch:", "join:")
 """Prefixes of the names of LangGraph's own channels."""
 _BRANCH, _JOIN, _START = "branch:to:", "join:", "__start__"
+_RETURNED = "__end__"
+"""Channel with what an `@entrypoint` returned."""
 _STARTS = ("input", "fork")
 """Sources of checkpoints that begin a turn."""
 _LINE = 200
@@ -272,22 +274,24 @@ def _answers(special: Sequence[WriteHead], channel: str, hides: Hides) -> Iterat
 
 
 def _preview(entry: Entry, parent: Entry | None, made: Sequence[WriteHead], hides: Hides) -> str:
-    its_own = [write for write in made if not write.channel.startswith(OWN)]
+    its_own = [write for write in made if not write.channel.startswith(OWN) or write.channel == _RETURNED]
     for write in reversed(its_own):
         if not hides(write.channel) and (messages := messages_in(write.value)):
             return gist(messages[-1], hides)
     if its_own:
-        shown_here = [
-            f"{write.channel}: {'masked' if hides(write.channel) else gist(write.value, hides)}"
-            if write.value is not None or not write.size
-            else f"{write.channel} ({size(write.size)})"
-            for write in its_own[:_CHANNELS]
-        ]
+        shown_here = [_written(write, hides) for write in its_own[:_CHANNELS]]
         return ", ".join([*shown_here, *(["…"] if len(its_own) > _CHANNELS else ())])
     before = parent.versions if parent else {}
     changed = [name for name, version in entry.versions.items() if version != before.get(name)]
     changed = [name for name in changed if not name.startswith(OWN)] if parent or entry.parent is None else []
     return f"{', '.join(sorted(changed)[:_CHANNELS])} changed" if changed else ""
+
+
+def _written(write: WriteHead, hides: Hides) -> str:
+    name = "returns" if write.channel == _RETURNED else write.channel
+    if write.value is None and write.size:
+        return f"{name} ({size(write.size)})"
+    return f"{name}: {'masked' if hides(write.channel) else gist(write.value, hides)}"
 
 
 def _has_seen(entry: Entry, node: str, channel: str) -> bool:

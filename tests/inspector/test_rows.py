@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.func import entrypoint
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, Send, interrupt
 from tests.support.factories import chain, config, put
@@ -172,6 +173,20 @@ def test_hostile_values_make_one_short_printable_line() -> None:
         for text in (row.preview, row.notice):
             assert text.isprintable() and len(text) <= 201
     assert "lines: a b\\x1b[31m" in row.preview
+
+
+def test_an_entrypoint_shows_what_it_returns() -> None:
+    saver = embedded()
+
+    @entrypoint(checkpointer=saver)
+    def flow(number: int) -> dict[str, Any]:
+        return {"sum": number + 1, "approved": interrupt("ok?")}
+
+    flow.invoke(3, config("t"))
+    flow.invoke(Command(resume="yes"), config("t"))
+    first, last = rows_of(saver, "t")
+    assert (list(first.next), first.notice) == (["__start__", "flow"], "asked: ok?, answered: yes")
+    assert (list(last.ran), last.preview) == (["flow"], "returns: sum: 4, approved: yes")
 
 
 async def test_pages_hold_whole_turns_and_a_search_finds_text() -> None:
