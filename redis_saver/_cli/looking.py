@@ -33,6 +33,8 @@ _WRITES = "redis-saver writes lists the writes"
 _LIMIT: Any = typer.Option(100, min=1, max=MAX_NUMBER)
 _TREE, _SEARCHED = 100, 2_000
 """Number of checkpoints that `tree` reads by default, and when it looks for a turn or a text."""
+_SAYS = {"says": 30}
+"""Minimum width of what a node said, so that other columns are cut first."""
 _RECENT = timedelta(days=1)
 """Age up to which `tree` shows how long ago a checkpoint was made, instead of the time."""
 _GIST = 60
@@ -78,9 +80,10 @@ def tree_cells(lane: str, turn: str, row: TreeRow) -> list[str | Text]:
     said = Text(row.notice or row.preview, STATES.get(row.state, ""))
     levels = [level.partition(":")[0] for level in entry.ns.split("|")] if entry.ns else []
     ran = " / ".join([*map(screen.named, levels), names(row.ran or [entry.source or "-"])])
-    cells: list[str | Text] = [lane + MARKS[row.state], turn, screen.named(entry.id), ran, said, names(row.next)]
+    cells: list[str | Text] = [lane + MARKS[row.state], turn, screen.named(entry.id), ran, said]
     age = datetime.now(timezone.utc) - entry.created_at if entry.created_at else timedelta()
-    return [*cells, size(row.bytes), ago(entry.created_at) if age < _RECENT else moment(entry.created_at)]
+    at = ago(entry.created_at) if age < _RECENT else moment(entry.created_at)
+    return [*cells, at, size(row.bytes), names(row.next)]
 
 
 def tree_json(thread: str, turn: Turn, row: TreeRow) -> dict[str, Any]:
@@ -363,9 +366,9 @@ def _tree(
             screen.emit(tree_json(thread, its_turn, row))
         cells.append(tree_cells(lane, "" if its_turn.number == last else str(its_turn.number), row))
         last = its_turn.number
-    columns = ("", "turn", "checkpoint", "ran", "says", "next", "bytes", "created")
+    columns = ("", "turn", "checkpoint", "ran", "says", "created", "bytes", "next")
     if cells and not as_json:
-        screen.table(columns, cells, right=("turn", "bytes"), ids=("checkpoint",), whole=("", "created"))
+        screen.table(columns, cells, right=("turn", "bytes"), ids=("checkpoint",), whole=("", "created"), least=_SAYS)
     if not entries:
         screen.note(f"no checkpoint{'' if ns is None else f' in namespace {screen.named(ns)}'}")
     elif not shown:

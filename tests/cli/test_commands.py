@@ -176,12 +176,12 @@ def test_show_prints_a_thread_and_a_checkpoint(place: Place) -> None:
 def test_tree_draws_the_forks_of_each_namespace(place: Place) -> None:
     place.live()
     assert place.run("tree", "talk") == (
-        "     turn  checkpoint  ran  says  next  bytes  created\n"
-        "●  -2  001  loop  messages, n changed  -  0  2026-11-21 10:00:00\n"
-        "◇  002  node  asked: ok?  ask  0  2026-11-21 10:00:00\n"
-        "├─◆  003  node  waits: ok?  ask  1  2026-11-21 10:00:00\n"
-        "└─◆  004  node  waits: sure?  ask  1  2026-11-21 10:00:00\n"
-        "●  -1  005  sub / loop  inner changed  -  0  2026-11-21 10:00:00\n"
+        "     turn  checkpoint  ran  says  created  bytes  next\n"
+        "●  -2  001  loop  messages, n changed  2026-11-21 10:00:00  0  -\n"
+        "◇  002  node  asked: ok?  2026-11-21 10:00:00  0  ask\n"
+        "├─◆  003  node  waits: ok?  2026-11-21 10:00:00  1  ask\n"
+        "└─◆  004  node  waits: sure?  2026-11-21 10:00:00  1  ask\n"
+        "●  -1  005  sub / loop  inner changed  2026-11-21 10:00:00  0  -\n"
     )
     assert [one["checkpoint_id"] for one in place.json("tree", "talk", "--ns", "")] == ["001", "002", "003", "004"]
     (one,) = place.json("tree", "talk", "--ns", "sub:1")
