@@ -1,5 +1,5 @@
 -- Reads a page of a thread's checkpoints, newest first. Values and pending writes are measured, and not returned. Only
--- the pending writes of an encrypted thread are returned.
+-- short pending writes, and all those of an encrypted thread, are returned.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -8,6 +8,7 @@
 -- ARGV[3] limit      maximum number of checkpoints
 -- ARGV[4] budget     bytes after which the page ends; it also ends once four times as many were read
 -- ARGV[5] channel    the channel whose value is measured, escaped; '*' for all, '' for none
+-- ARGV[6] longest    maximum size in bytes of a pending write whose value is returned; -1 for none
 --
 -- Returns {next, chunks, sizes, values, checkpoint...}, or nil if there is no such thread.
 --   next      upper bound of the next page, '' at the end
@@ -15,8 +16,8 @@
 --   sizes     flat list of (field, size in bytes) of the other chunks in these lists, each once
 --   values    flat list of (size of a value's field in bytes, its root or '' if it has none), each once
 -- A checkpoint is {id, namespace, header, writes, measured}.
---   writes    flat list of (task and kind, index, task path, channel, type, size in bytes). If the thread is encrypted:
---             flat list of (task and kind, record)
+--   writes    flat list of (task and kind, index, task path, channel, type, size in bytes, value or '' if it is too
+--             long). If the thread is encrypted: flat list of (task and kind, record)
 --   measured  flat list of (position of a channel in the header, position of its value in values), both from 0
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
@@ -26,6 +27,7 @@
 
 local index, data = KEYS[1], KEYS[2]
 local upper, lower, limit, budget, channel = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local longest = tonumber(ARGV[6])
 local meta, problem = open_thread(index, data)
 if problem then return problem end
 if not meta then return false end
@@ -34,7 +36,7 @@ local chunks, values, bytes, looked, is_encrypted = new_chunks(false), {}, 0, 0,
 chunks.sizes = {}
 local places = {} -- position of each value by its field, false for a field without a value
 
--- Returns the writes in records, with the size of each value instead of the value.
+-- Returns the writes in records, with the size of each value, and the value if it is short.
 local function heads_of(records)
   local heads = {}
   for i = 1, #records, 2 do
@@ -46,7 +48,9 @@ local function heads_of(records)
         heads[#heads + 1] = part < 5 and string.sub(record, first, last) or last - first + 1
         if part < 5 then bytes = bytes + last - first end
       end
-      bytes = bytes + #records[i] + 16
+      local value = last - first < longest and string.sub(record, first, last) or ''
+      heads[#heads + 1] = value
+      bytes = bytes + #records[i] + 16 + #value
     end
   end
   return heads

@@ -1,14 +1,14 @@
 """Queries: the writes of a thread, the versions of a channel, one channel of many threads.
 
 For the first two, the server sends the sizes of values instead of the values. It only sends `Send`s, because these name
-the nodes of tasks.
+the nodes of tasks. For previews, `entries` also reads short pending writes.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
@@ -99,6 +99,8 @@ class WriteHead(NamedTuple):
     path: str
     channel: str
     size: int
+    value: Any = None
+    """The value if it was asked for, is short, and could be decoded. Else None."""
 
 
 class StoredSize(NamedTuple):
@@ -147,11 +149,15 @@ class Entry(NamedTuple):
 
 CHECKPOINTS_PER_PAGE, VERSIONS_PER_PAGE = 50, 20
 """Page sizes: without and with the sizes of values, which take the server longer."""
+_NONE = -1
+"""Maximum size of a write to read, if none is to be read."""
+_UNPACKED = 16
+"""Maximum ratio of a value's size to its compressed size, for previews."""
 _NOTHING, _EVERYTHING = b"", b"*"
 """Channels to measure, instead of a single one, whose escaped name ends with NUL."""
 _PULLED = "~__pregel_pull, "
 """Beginning of the path of a task that a channel triggered. The node's name follows."""
-_PUSHED = re.compile(r"~__pregel_push, (\d+)(?:,|$)")
+_PUSHED = re.compile(r"~__pregel_push, (\d{1,18})(?:,|$)")
 """The path of a task that a `Send` started: the position of the `Send` in the channel `TASKS`, which names the node."""
 _SENDS_PER_BATCH = 10
 """Number of values of `TASKS` to read in one round trip. They are long: each `Send` may carry a state."""
@@ -184,7 +190,9 @@ def channel_history(context: Context, thread: str, channel: str, ns: str) -> Str
 
 
 @keyed()
-def entries(context: Context, thread: str, ns: str | None, before: str | None = None) -> Stream[Entry]:
+def entries(
+    context: Context, thread: str, ns: str | None, before: str | None = None, longest: int = _NONE
+) -> Stream[Entry]:
     """Stream the checkpoints of a thread without their values, newest first.
 
     Args:
@@ -192,8 +200,13 @@ def entries(context: Context, thread: str, ns: str | None, before: str | None = 
         thread: The thread.
         ns: A namespace; None: all.
         before: An exclusive upper bound of the ids, if any.
+        longest: Maximum size in bytes of a pending write whose value is read. Default: no values are read.
     """
-    return _walk(context, thread, ns, _NOTHING, lambda family: [family.parent] if family.parent else [], before)
+
+    def describe(family: _Family) -> list[Entry]:
+        return [family.parent] if family.parent else []
+
+    return _walk(context, thread, ns, _NOTHING, describe, before, longest)
 
 
 @keyed()
@@ -218,10 +231,10 @@ def sizes(
     ranges = [listing.bounds(each.checkpoint_ns, each.checkpoint_id, None) for each in addresses]
     keys = context.keyspace.keys(thread)
     answers = yield Batch(
-        [Call(scripts.AUDIT, keys, (*bounds, 1, reading.BYTES_PER_PAGE, _EVERYTHING)) for bounds in ranges]
+        [Call(scripts.AUDIT, keys, (*bounds, 1, reading.BYTES_PER_PAGE, _EVERYTHING, _NONE)) for bounds in ranges]
     )
     here, *above = [
-        [] if answer is None else _page(context, thread, answer, upper)[1]
+        [] if answer is None else _page(context, thread, answer, upper, _NONE)[1]
         for answer, (upper, _) in zip(answers, ranges, strict=True)
     ]
     return _sizes(above[0][0] if above and above[0] else None, here[0]) if here else {}
@@ -234,6 +247,7 @@ def _walk(
     measured: bytes,
     describe: Callable[[_Family], list[T]],
     before: str | None = None,
+    longest: int = _NONE,
 ) -> Stream[T]:
     """Read all checkpoints, newest first, and describe each with its children.
 
@@ -242,10 +256,10 @@ def _walk(
     keys, (upper, lower) = context.keyspace.keys(thread), listing.bounds(ns, None, before)
     size, waiting = VERSIONS_PER_PAGE if measured else CHECKPOINTS_PER_PAGE, dict[tuple[str, str], list[Entry]]()
     while upper > b"(":
-        answer = yield Call(scripts.AUDIT, keys, (upper, lower, size, reading.BYTES_PER_PAGE, measured))
+        answer = yield Call(scripts.AUDIT, keys, (upper, lower, size, reading.BYTES_PER_PAGE, measured, longest))
         if answer is None:  # if it was deleted just now, the waiting checkpoints may have had parents
             return
-        following, entries = _page(context, thread, answer, upper)
+        following, entries = _page(context, thread, answer, upper, longest)
         families = list(_families(waiting, (yield from _with_sends(context, thread, entries))))
         yield Page([item for family in families for item in describe(family)])
         upper = b"(" + following
@@ -295,7 +309,7 @@ def nodes_of(value: object) -> Sequence[str]:
     return tuple(str(send.node) if isinstance(send, SendProtocol) else "" for send in sends)
 
 
-def _node(parent: Entry, write: WriteHead) -> str | None:
+def node_of(parent: Entry, write: WriteHead) -> str | None:
     """Return the node of a write's task, if the task's path or its `Send` names it."""
     if write.path.startswith(_PULLED):
         return write.path.removeprefix(_PULLED)
@@ -322,7 +336,9 @@ def _families(waiting: dict[tuple[str, str], list[Entry]], entries: Sequence[Ent
         yield from (_Family(None, [entry]) for entry in waiting.pop(parent))
 
 
-def _page(context: Context, thread: str, answer: Sequence[Any], upper: bytes) -> tuple[bytes, list[Entry]]:
+def _page(
+    context: Context, thread: str, answer: Sequence[Any], upper: bytes, longest: int
+) -> tuple[bytes, list[Entry]]:
     """Decode a page of `lua/checkpoint/audit.lua`. Returns the next page's bound (empty at the end) and the entries."""
     with decoding("a page of the checkpoints of thread {!r}", thread):
         following, flat, of_chunks, of_values, *stored = answer
@@ -334,7 +350,7 @@ def _page(context: Context, thread: str, answer: Sequence[Any], upper: bytes) ->
             StoredSize(int(size), {field: lengths[field] for field in chunked.reachable([root], chunks)})
             for size, root in _pairs(of_values)
         ]
-        return following, [_entry(context, thread, checkpoint, chunks, values) for checkpoint in stored]
+        return following, [_entry(context, thread, checkpoint, chunks, values, longest) for checkpoint in stored]
 
 
 def _pairs(flat: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
@@ -342,7 +358,12 @@ def _pairs(flat: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _entry(
-    context: Context, thread: str, stored: Sequence[Any], chunks: codec.Chunks, values: Sequence[StoredSize]
+    context: Context,
+    thread: str,
+    stored: Sequence[Any],
+    chunks: codec.Chunks,
+    values: Sequence[StoredSize],
+    longest: int,
 ) -> Entry:
     """Decode a checkpoint. `values` holds the sizes of all values of its page."""
     raw_id, raw_ns, raw_header, raw_writes, measured = stored
@@ -364,25 +385,39 @@ def _entry(
         versions=checkpoint["channel_versions"],
         seen=checkpoint.get("versions_seen") or {},
         present=frozenset(channel for channel, flag in zip(channels, flags, strict=True) if flag == header.PRESENT[0]),
-        writes=_writes(context, address, raw_writes),
+        writes=_writes(context, address, raw_writes, longest),
         sizes={channels[i]: values[j] for i, j in _pairs(measured)},
         parents={} if not isinstance(parents, dict) else {ns: id_ for ns, id_ in parents.items() if type(id_) is str},
     )
 
 
-def _writes(context: Context, address: config.Address, flat: Sequence[Any]) -> list[WriteHead]:
-    """Decode the pending writes of a checkpoint, without their values. An encrypted thread has them whole."""
+def _writes(context: Context, address: config.Address, flat: Sequence[Any], longest: int) -> list[WriteHead]:
+    """Decode the pending writes of a checkpoint, with short values. An encrypted thread has them whole."""
     if context.cipher is not None:
-        codec.decode_writes(context, flat, address)
+        opened = {(write.task_id, write.idx): write for write in codec.decode_writes(context, flat, address)}
         pairs = [(flat[at], take(flat[at + 1], 0)[0]) for at in range(0, len(flat), 2)]
         of_each = [(suffix, frames[at : at + 5]) for suffix, frames in pairs for at in range(0, len(frames), 5)]
-        flat = [part for suffix, (*names_of, sealed) in of_each for part in (suffix, *names_of, len(sealed))]
+        flat = []
+        for suffix, (*place, _kind, sealed) in of_each:
+            write = opened[names.name_of(suffix[: suffix.index(b"\0") + 1]), int(place[0])]
+            flat += (suffix, *place, write.type, len(sealed), write.data if len(write.data) <= longest else b"")
     heads = []
-    for at in range(0, len(flat), 6):
-        suffix, _index, path, channel, _kind, size = flat[at : at + 6]
+    for at in range(0, len(flat), 7):
+        suffix, index, path, channel, kind, size, data = flat[at : at + 7]
         task_id = names.name_of(suffix[: suffix.index(b"\0") + 1])
-        heads.append(WriteHead(task_id, names.decode(path), names.decode(channel), int(size)))
+        write = chunked.Write(names.decode(path), task_id, int(index), names.decode(channel), kind, data)
+        value = _preview(context, write, address, _UNPACKED * longest) if data else None
+        heads.append(WriteHead(task_id, write.task_path, write.channel, int(size), value))
     return heads
+
+
+def _preview(context: Context, write: chunked.Write, owner: object, most: int) -> Any:
+    """Decode a short write. None if it is stored in chunks, unfolds to over `most` bytes, or cannot be decoded."""
+    try:
+        allowance = limits.Allowance(replace(context.limits, value_bytes=most), owner)
+        return None if write.type == chunked.IN_CHUNKS else codec.load_write(context, write, owner, allowance)[2]
+    except Exception:  # noqa: BLE001 - other pages show the error
+        return None
 
 
 def _known(family: _Family) -> Iterator[WriteInfo]:
@@ -392,7 +427,7 @@ def _known(family: _Family) -> Iterator[WriteInfo]:
     for write in parent.writes:
         version = parent.versions.get(write.channel)
         applied = [child for child in family.children if child.versions.get(write.channel) != version]
-        node = _node(parent, write)
+        node = node_of(parent, write)
         step, source = None if parent.step is None else parent.step + 1, applied[-1].source if applied else None
         candidates = () if node is not None or write.task_id == _NO_TASK else ran_between(parent, *applied)
         ids = tuple(child.id for child in applied)

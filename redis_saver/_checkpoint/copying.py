@@ -32,14 +32,14 @@ Fields: TypeAlias = "dict[bytes, list[bytes] | None]"
 
 
 @keyed()
-def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
-    """Make the target a copy of the source as it is now."""
+def copy_thread(context: Context, source: str, target: str, newest: str | None = None) -> Operation[None]:
+    """Make the target a copy of the source as it is now, or without checkpoints whose ids are after `newest`."""
     if source != target:
         limits.check_name(context.limits, target, "a thread")
-        yield from replace(context, source, target)
+        yield from replace(context, source, target, newest)
 
 
-def replace(context: Context, source: str, target: str) -> Operation[bool]:
+def replace(context: Context, source: str, target: str, newest: str | None = None) -> Operation[bool]:
     """Replace the target by a copy of the source. Returns False if there is no source.
 
     If both are the same thread, it gets a new data key, and keeps its runs, its settings, its deadline and its owner.
@@ -52,6 +52,7 @@ def replace(context: Context, source: str, target: str) -> Operation[bool]:
         references = yield from read_references(context, source)
         if references is None or state is None:
             return False
+        references = references if newest is None else _until(references, newest)
         reachable = yield from reachable_chunks(context, source, references)
         sealing = None
         if context.data_keys is not None and (cipher := context.opener()) is not None:
@@ -74,6 +75,14 @@ def replace(context: Context, source: str, target: str) -> Operation[bool]:
         f"others wrote to thread {shown(source)} during each of {pruning.ATTEMPTS} attempts to copy it. Nothing was "
         "changed; try again"
     )
+
+
+def _until(references: References, newest: str) -> References:
+    """Leave out the checkpoints whose ids are after `newest`, with their writes."""
+    checkpoints = {key: links for key, links in references.checkpoints.items() if key[1] <= newest}
+    of_each = [(names.components(member[1:].rpartition(b"\0")[0] + b"\0"), member) for member in references.writes]
+    writes = [member for (ns, checkpoint_id, *_), member in of_each if (ns, checkpoint_id) in checkpoints]
+    return references._replace(checkpoints=checkpoints, writes=writes)
 
 
 def _fields(references: References, reachable: ReachableChunks, *, keeps_runs: bool) -> Fields:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from copy import copy
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
@@ -433,6 +434,13 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
 def context_of(saver: Saver[Any]) -> Context:
     """Return a saver's context for its operations. For other modules of this package only."""
     return saver._context  # noqa: SLF001
+
+
+def with_context(saver: Saver[Any], context: Context) -> Saver[Any]:
+    """Return a copy of a saver with another context. For other modules of this package only."""
+    made = copy(saver)
+    made._context = context  # noqa: SLF001
+    return made
 
 
 def driver_of(saver: Saver[Any]) -> base.RedisDriver:

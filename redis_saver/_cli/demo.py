@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
-from threading import Lock
 from typing import Any, TypeAlias
 
 from langchain_core.language_models.fake_chat_models import FakeChatModel
@@ -20,15 +18,16 @@ from langgraph.config import get_config, get_store
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.store.base import BaseStore
-from langgraph.types import Command, StateSnapshot, interrupt
+from langgraph.types import Command, interrupt
 from rich.console import Console
 from rich.text import Text
 
 from redis_saver._checkpoint.saver import RedisSaver
+from redis_saver._cli.looking import MARKS, STATES
 from redis_saver._client.clients import connect
 from redis_saver._client.urls import without_login
 from redis_saver._common import times
-from redis_saver._inspector.rows import lanes
+from redis_saver._inspector.rows import PREVIEWED, text_tree, turns
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.values import left
 from redis_saver._store.store import RedisStore
@@ -37,11 +36,11 @@ _Agent: TypeAlias = Any
 """A compiled graph. Its type is unknown without the extra."""
 FLIGHTS = {"Lisbon": {"TP 531": 189, "LH 1166": 240}, "Split": {"OU 411": 132}}
 _BRANCHES = {"├": "blue", "│": "blue", "└": "magenta", " ": "magenta"}
-STYLES = {"you": "cyan", "agent": "green", "tool": "blue", "waits": "yellow", "human": "yellow"}
+SPEAKERS = {"you": "cyan", "agent": "green", "tool": "blue", "waits": "yellow", "human": "yellow"}
 STORY = """\
 1  An agent chats: each step becomes a checkpoint
 Thread {thread} on {server}. Only the model is scripted.
-"bytes" is what each adds to the thread: header, changed values, writes.
+"says" is its new message, "bytes" the size of the writes that made it.
 
 2  A booking needs a human: the agent stops
 interrupt() ends the run. The question is stored, so no process has to wait.
@@ -119,29 +118,6 @@ def build_agent(saver: RedisSaver, store: BaseStore) -> _Agent:
     return graph.compile(checkpointer=saver, store=store)
 
 
-class MeasuredSaver(RedisSaver):
-    """A saver that counts the bytes that each checkpoint adds to the thread, with its writes."""
-
-    costs: Counter[str]
-    lock: Lock = Lock()  # LangGraph writes from several threads
-
-    def put(self, *args: Any, **kwargs: Any) -> RunnableConfig:
-        """Measure `RedisSaver.put`."""
-        with self.lock:
-            return self._note(super().put(*args, **kwargs))
-
-    def put_writes(self, config: RunnableConfig, writes: Any, task_id: str, task_path: str = "") -> None:
-        """Measure `RedisSaver.put_writes`."""
-        with self.lock:
-            super().put_writes(config, writes, task_id, task_path)
-            self._note(config)
-
-    def _note(self, config: RunnableConfig) -> RunnableConfig:
-        thread = self.get_thread(config["configurable"]["thread_id"])
-        self.costs[config["configurable"]["checkpoint_id"]] += (thread.bytes if thread else 0) - self.costs.total()
-        return config
-
-
 class Demo:
     """The story, told on a console with a thread of its own."""
 
@@ -156,7 +132,7 @@ class Demo:
         self.sections: Iterator[str] = iter(STORY.split("\n\n"))
         self.printed: set[str] = set()
         self.drawn: set[str] = set()
-        self.costs: Counter[str] = Counter()
+        self.is_begun: bool = False
 
     def run(self, *, keep: bool) -> None:
         """Tell the story, and delete the thread unless `keep` is set."""
@@ -165,31 +141,31 @@ class Demo:
                 self._section(thread=self.thread, server=without_login(self.url))
                 self._turn(agent, "Hi! I want to see the sea on Saturday.")
                 self._turn(agent, "Which flights go to Lisbon?")
-                self._draw(saver, agent)
+                self._draw(saver)
                 self._section()
                 self._turn(agent, "Book the first one, please.")
-                self._draw(saver, agent)
+                self._draw(saver)
             del saver, agent
             time.sleep(1)  # only the thread is left, and its TTL runs
             with self._worker() as (saver, agent):
                 self._section()
                 self._status(saver)
                 self._turn(agent, Command(resume="yes"))
-                self._draw(saver, agent)
+                self._draw(saver)
                 self._section()
                 ends = [past for past in agent.get_state_history(self.config) if not past.next]
                 self._turn(agent, "And what about Split?", ends[1].config)
                 self.drawn.clear()
-                self._draw(saver, agent)
-                self._section(bytes=sum(self.costs[here] for here in self.drawn))
+                self._draw(saver)
                 info = Source(saver).thread(self.thread)
+                self._section(bytes=info.bytes)
                 facts = {**info._asdict(), "ttl": info.ttl and times.shown(info.ttl)}
                 facts["updated_at"] = info.updated_at and info.updated_at.isoformat()
                 self.console.print("  ".join(f"{name}={value}" for name, value in facts.items()))
             self._section()
             self._another_thread()
         finally:
-            if self.costs and not keep:
+            if self.is_begun and not keep:
                 with self._worker() as (saver, _):
                     saver.delete_thread(self.thread)
         self.console.print(f"\n{self._ending(kept=keep)}", soft_wrap=True)
@@ -197,7 +173,7 @@ class Demo:
     def _another_thread(self) -> None:
         """Let the traveller come back in a new thread. Then delete that thread and the traveller's items."""
         again: RunnableConfig = {"configurable": {"thread_id": f"{self.traveller}-again"}}
-        with self._servers(RedisSaver) as (saver, store):
+        with self._servers() as (saver, store):
             for item in store.search(("travellers", self.traveller)):
                 self.console.print(f"{item.namespace}  {item.key!r}: {item.value}")
             self._turn(build_agent(saver, store), "Hi! It's me again.", again)
@@ -205,17 +181,17 @@ class Demo:
             store.delete_namespace(("travellers", self.traveller))
 
     @contextmanager
-    def _servers(self, kind: type[RedisSaver]) -> Iterator[tuple[Any, RedisStore]]:
+    def _servers(self) -> Iterator[tuple[RedisSaver, RedisStore]]:
         url, ttl = self.url, self.ttl
-        with kind.from_conn_string(url, ttl=ttl) as saver, RedisStore.from_conn_string(url, ttl=ttl) as store:
+        with RedisSaver.from_conn_string(url, ttl=ttl) as saver, RedisStore.from_conn_string(url, ttl=ttl) as store:
             yield saver, store
 
     @contextmanager
-    def _worker(self) -> Iterator[tuple[MeasuredSaver, _Agent]]:
+    def _worker(self) -> Iterator[tuple[RedisSaver, _Agent]]:
         """Open what a worker needs: clients, a saver, a store, a graph."""
-        with self._servers(MeasuredSaver) as (saver, store):
+        with self._servers() as (saver, store):
             saver.setup()
-            saver.costs = self.costs
+            self.is_begun = True
             yield saver, build_agent(saver, store)
 
     def _section(self, **facts: Any) -> None:
@@ -234,34 +210,27 @@ class Demo:
         rows += [("waits", f"for a human: {question.value}") for question in result.get("__interrupt__", ())]
         self.printed |= {message.id for message in result["messages"]}
         for speaker, message in rows:
-            self.console.print(Text.assemble((f"{speaker:5}  ", f"bold {STYLES[speaker]}"), str(message)))
+            self.console.print(Text.assemble((f"{speaker:5}  ", f"bold {SPEAKERS[speaker]}"), str(message)))
 
-    def _draw(self, saver: RedisSaver, agent: _Agent) -> None:
+    def _draw(self, saver: RedisSaver) -> None:
         """Print the new checkpoints as a tree, and the state of the thread."""
-        history: list[StateSnapshot] = list(agent.get_state_history(self.config))
         self.console.print()
-        for line in self._tree(history):
-            self.console.print(line, no_wrap=True, overflow="ellipsis")
-        self.drawn |= {_id_of(snapshot.config) for snapshot in history}
-        self._status(saver)
-
-    def _tree(self, history: list[StateSnapshot]) -> Iterator[Text]:
-        """Draw the checkpoints that were not drawn before, oldest first."""
         if not self.drawn:
-            yield Text("checkpoint  step  source  next        bytes  last message", "dim")
-        gists: dict[str, str] = {}
-        rows = [(_id_of(each.config), _id_of(each.parent_config), each) for each in history]
-        for lane, snapshot in lanes(rows):
-            here, parent = _id_of(snapshot.config), _id_of(snapshot.parent_config)
-            mark, style, gists[here] = _seen(snapshot)
-            if here not in self.drawn:
-                metadata: Any = snapshot.metadata or {}
-                name = here[-6:].ljust(8 - len(lane))
-                columns = f"  {metadata['step']:4}  {metadata['source']:6}  {', '.join(snapshot.next) or '-':9}"
-                columns += f"  {self.costs[here]:6,}  "
-                last = ('"', "dim") if gists.get(parent) == gists[here] else (gists[here], style)
-                branch = style or _BRANCHES.get(lane[:1], "cyan")
-                yield Text.assemble((lane, "dim"), (f"{mark} ", branch), name, columns, last)
+            self.console.print("checkpoint  ran        next       bytes  says", style="dim")
+        drawings = turns(Source(saver).entries(self.thread, None, None, 1000, longest=PREVIEWED))
+        for lane, _, row in text_tree(drawings):
+            if row.entry.id not in self.drawn:
+                branch = STATES.get(row.state, "") or _BRANCHES.get(lane[:1], "cyan")
+                columns = (
+                    f"{', '.join(row.ran) or row.entry.source:9}  {', '.join(row.next) or '-':9}  {row.bytes:5,}  "
+                )
+                name = row.entry.id[-6:].ljust(8 - len(lane))
+                mark, said = (f"{MARKS[row.state]} ", branch), (row.notice or row.preview, STATES.get(row.state, ""))
+                line = Text.assemble((lane, "dim"), mark, f"{name}  ", columns, said)
+                line.rstrip()
+                self.console.print(line, no_wrap=True, overflow="ellipsis")
+                self.drawn.add(row.entry.id)
+        self._status(saver)
 
     def _status(self, saver: RedisSaver) -> None:
         info = Source(saver).thread(self.thread)
@@ -283,20 +252,11 @@ class Demo:
             return f"The embedded server ends with this process, and so does {thread}. --redis redis://host keeps it."
         server = without_login(self.url)
         return (
-            f"Kept: {thread}. What to do with it next:\n"
-            f"  redis-saver check {thread} --redis {server}\n"
-            f"  redis-cli -u {server} --scan --pattern '*{thread}*'\n"
-            "Or in Python:\n"
-            "  from redis_saver import RedisSaver\n\n"
-            f"  with RedisSaver.from_conn_string({server!r}) as saver:\n"
-            f'      for saved in saver.list({{"configurable": {{"thread_id": {thread!r}}}}}):\n'
-            "          print(saved.metadata['step'], saved.metadata['source'], "
-            "len(saved.checkpoint['channel_values'].get('messages', ())))"
+            f"Kept: {thread}. What to try next:\n"
+            f"  redis-saver tree {thread} --redis {server}\n"
+            f"  redis-saver show {thread} --redis {server}\n"
+            f"  redis-saver inspect {thread} --redis {server}"
         )
-
-
-def _id_of(config: RunnableConfig | None) -> str:
-    return config["configurable"]["checkpoint_id"] if config else ""
 
 
 def _gist(message: Any) -> tuple[str, str]:
@@ -305,14 +265,3 @@ def _gist(message: Any) -> tuple[str, str]:
     calls = [f"{call['name']}({', '.join(map(str, call['args'].values()))})" for call in tool_calls]
     speaker = {"human": "you", "ai": "agent"}.get(message.type, message.type)
     return speaker, f"calls {', '.join(calls)}" if calls else str(message.content)
-
-
-def _seen(snapshot: StateSnapshot) -> tuple[str, str, str]:
-    """Return a checkpoint's mark, the mark's style, and its last message or its question to a human."""
-    for task in snapshot.tasks:
-        for question in task.interrupts:
-            mark, style, verb = ("◆", "bold yellow", "waits") if task.result is None else ("◇", "yellow", "asked")
-            return mark, style, f"{verb}: {question.value}"
-    of_input = (snapshot.metadata or {}).get("source") == "input"
-    state: Any = snapshot.tasks[0].result if of_input else snapshot.values
-    return "●", "", ": ".join(_gist(state["messages"][-1])) if state else ""

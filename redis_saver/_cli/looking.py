@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta, timezone
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -14,7 +13,7 @@ from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from rich.text import Text
 
-from redis_saver._checkpoint.auditing import Entry, WriteInfo
+from redis_saver._checkpoint.auditing import WriteInfo
 from redis_saver._checkpoint.delta import unstored
 from redis_saver._checkpoint.threads import ANY, ThreadInfo, ThreadQuery, ThreadState
 from redis_saver._cli import screen
@@ -25,16 +24,21 @@ from redis_saver._common.config import Address
 from redis_saver._common.display import counted, printable, shown
 from redis_saver._inspector import picture
 from redis_saver._inspector.health import OTHER_PREFIX
-from redis_saver._inspector.rows import TreeRow, lanes, list_threads, tree_row
-from redis_saver._inspector.values import ago, left, moment, owner_text, state_of
+from redis_saver._inspector.rows import PREVIEWED, TreeRow, Turn, list_threads, page_of, text_tree
+from redis_saver._inspector.values import ago, gist, left, moment, nothing, owner_text, state_of
 from redis_saver.errors import EndpointError, ThreadNotFound
 
 STATES = {"orphaned": "red", "interrupted": "yellow", "failed": "red", "active": ""}
 """Styles of states."""
-MARKS = {"interrupted": "◆", "failed": "✗", "": "●"}
+MARKS = {"interrupted": "◆", "answered": "◇", "failed": "✗", "": "●"}
 _WRITES = "redis-saver writes lists the writes"
 _LIMIT: Any = typer.Option(100, min=1, max=MAX_NUMBER)
-_MANY: Any = typer.Option(1000, min=1, max=MAX_NUMBER)
+_TREE, _SEARCHED = 100, 2_000
+"""Number of checkpoints that `tree` reads by default, and when it looks for a turn or a text."""
+_SAYS = {"says": 30}
+"""Minimum width of what a node said, so that other columns are cut first."""
+_RECENT = timedelta(days=1)
+"""Age up to which `tree` shows how long ago a checkpoint was made, instead of the time."""
 _UUID = 36
 """Length of a UUID. Longer names of runs are cut on a narrow terminal."""
 _GIST = 60
@@ -90,33 +94,29 @@ def size(amount: int | None) -> str:
 # -- checkpoints
 
 
-def tree(entries: Sequence[Entry]) -> Iterator[tuple[str, list[tuple[str, TreeRow]]]]:
-    """Yield each namespace with its checkpoints and the lines to print before each."""
-    by_ns: dict[str, dict[str, Entry]] = {}
-    for entry in entries:
-        by_ns.setdefault(entry.ns, {})[entry.id] = entry
-    for ns, by_id in sorted(by_ns.items()):
-        drawn = lanes([(entry.id, entry.parent or "", entry) for entry in by_id.values()])
-        yield ns, [(lane, tree_row(entry, by_id.get(entry.parent or ""))) for lane, entry in drawn]
-
-
-def tree_cells(lane: str, row: TreeRow) -> list[str | Text]:
+def tree_cells(lane: str, turn: str, row: TreeRow) -> list[str | Text]:
     """Return a checkpoint of a tree as cells of the table."""
-    entry, state = row.entry, row.state
-    pending = state or (f"{row.tasks:,} task{'s' * (row.tasks > 1)} wrote" if row.tasks else "")
-    cells = [lane + MARKS[state], screen.named(entry.id), step(entry.step), screen.named(entry.source), names(row.ran)]
-    return [*cells, Text(pending, STATES.get(state, "dim")), moment(entry.created_at)]
+    entry = row.entry
+    said = Text(row.notice or row.preview, STATES.get(row.state, ""))
+    levels = [level.partition(":")[0] for level in entry.ns.split("|")] if entry.ns else []
+    ran = " / ".join([*map(screen.named, levels), names(row.ran or [entry.source or "-"])])
+    cells: list[str | Text] = [lane + MARKS[row.state], turn, screen.named(entry.id), ran, said]
+    age = datetime.now(timezone.utc) - entry.created_at if entry.created_at else timedelta()
+    at = ago(entry.created_at) if age < _RECENT else moment(entry.created_at)
+    return [*cells, at, size(row.bytes), names(row.next)]
 
 
-def tree_json(thread: str, row: TreeRow) -> dict[str, Any]:
+def tree_json(thread: str, turn: Turn, row: TreeRow) -> dict[str, Any]:
     """Return a checkpoint of a tree for JSON."""
     entry = row.entry
     return {
         "thread_id": thread,
+        "turn": turn.number,
         "checkpoint_ns": entry.ns,
         "checkpoint_id": entry.id,
         **{name: getattr(entry, name) for name in ("parent", "step", "source", "created_at")},
-        "ran": list(row.ran),
+        **{name: getattr(row, name) for name in ("ran", "next", "state", "preview", "notice", "bytes")},
+        "tokens": sum(row.tokens.values()),
         "pending": sorted({write.channel for write in entry.writes}),
     }
 
@@ -143,29 +143,11 @@ def writer(write: WriteInfo) -> str:
 # -- values
 
 
-def gist(value: Any) -> str:
+def short(value: Any) -> str:
     """Return a value as a short line."""
-    if isinstance(value, BaseMessage):
-        calls = ", ".join(str(call["name"]) for call in getattr(value, "tool_calls", ()))
-        text = f"{value.type}: {value.content or (f'calls {calls}' if calls else '')}"
-    elif isinstance(value, _interrupts()):
-        return gist(value.value)
-    elif isinstance(value, (bytes, bytearray)):
-        return f"{len(value):,} bytes"
-    elif isinstance(value, (list, tuple)) and value:
-        text = f"{'1 element' if len(value) == 1 else f'{len(value):,} elements, the last'}: {gist(value[-1])}"
-    elif isinstance(value, Mapping) and len(value) > 3:
-        text = f"{len(value):,} keys: {', '.join(map(str, list(value)[:10]))}"
-    else:
-        text = value if isinstance(value, str) else repr(value)
+    text = gist(value)
     cut = text if len(text) <= _GIST else f"{text[:_GIST]}..."
     return cut if cut.isprintable() else shown(cut)
-
-
-def _interrupts() -> tuple[type[Any], ...]:
-    """Return LangGraph's `Interrupt` if something imported it. The import takes as long as the rest of a command."""
-    types = sys.modules.get("langgraph.types")
-    return () if types is None else (types.Interrupt,)
 
 
 _Order: TypeAlias = Literal["updated", "oldest", "bytes", "checkpoints", "ttl", "name"]
@@ -338,7 +320,7 @@ class _Values:
             kind, data = self._serde.dumps_typed(value)
             return [f"{screen.named(kind)} {data!r}"]
         if not self._whole:
-            return [gist(value)]
+            return [short(value)]
         each = value if isinstance(value, list) and any(isinstance(item, BaseMessage) for item in value) else [value]
         return [repr(screen.plain(item)) for item in each]
 
@@ -373,47 +355,68 @@ def _tree(
     thread: str,
     *,
     ns: str | None = None,
-    limit: int = _MANY,
+    turn: int | None = None,
+    find: str | None = None,
+    limit: int | None = typer.Option(None, min=1, max=MAX_NUMBER),
     svg: Path | None = None,
     as_json: bool = JSON,
 ) -> int:
-    """Draw the checkpoints of a thread, oldest first, with forks, nodes that ran, interrupts and failures.
+    """Draw the newest turns of a thread, oldest first: what each node said, forks, questions to humans, and failures.
 
-    It shows the checkpoints in Redis, and reads no values except Sends.
+    A turn is an input with the checkpoints up to the end of its run, also after a resume. Turn -1 is the newest.
+
+    Bytes are those of the writes that made a checkpoint.
+    It shows the checkpoints in Redis. Of their values it reads only Sends and pending writes of up to 16 kB.
 
     Options:
         ns NAMESPACE: Only this namespace, empty for the root. Default: all.
-        svg FILE: Write a picture of the tree, newest first, to this new file instead.
+        turn N: Only this turn: -1 for the newest, -2 for the one before.
+        find TEXT: Only turns with this text in an id, a node, a preview, or a value that was read.
+        limit N: Read the newest N checkpoints, 50 in a round trip. Default: 100, or 2,000 with --turn or --find.
+        svg FILE: Write these turns as a picture to this new file instead.
     """
+    most = limit or (_TREE if turn is None and not find else _SEARCHED)
     with servers.savers() as savers:
         savers.source.thread(thread)
-        entries = savers.source.entries(thread, ns, None, limit, cold=False)
+        entries = savers.source.entries(thread, ns, None, most + 1, longest=PREVIEWED)
+    grouped, older = page_of(entries, most)
+    shown = [
+        one
+        for one in grouped
+        if turn in (None, one.number) and (not find or any(row.has(find, nothing) for row in one.rows))
+    ]
     if svg is not None:
-        name = screen.named(str(svg))
-        try:
-            with svg.open("x", encoding="utf-8") as file:
-                file.write(picture.svg(thread, entries))
-        except FileExistsError as error:
-            text = f"--svg {name}: it exists already; write another name, or remove it. Nothing was written"
-            raise EndpointError(text) from error
-        except OSError as error:
-            raise EndpointError(f"--svg {name}: {printable(str(error))}") from error
-        report = {"file": str(svg), "checkpoints": len(entries)}
-        screen.show(report, f"{name}: {counted(len(entries), 'checkpoint')}", as_json=as_json)
-    columns = ("", "checkpoint", "step", "source", "ran", "pending", "created")
-    for name, drawn in tree(entries if svg is None else ()):
+        _draw(svg, picture.svg(thread, shown), sum(len(one.rows) for one in shown), as_json=as_json)
+    cells, last = list[list[str | Text]](), 0
+    for lane, its_turn, row in text_tree(shown if svg is None else ()):
         if as_json:
-            for _, row in drawn:
-                screen.emit(tree_json(thread, row))
-            continue
-        screen.line(f"namespace {screen.named(name)}" if name else "root")
-        cells = [tree_cells(*row) for row in drawn]
-        screen.table(columns, cells, right=("step",), ids=("checkpoint",), whole=("", "created"))
+            screen.emit(tree_json(thread, its_turn, row))
+        cells.append(tree_cells(lane, "" if its_turn.number == last else str(its_turn.number), row))
+        last = its_turn.number
+    columns = ("", "turn", "checkpoint", "ran", "says", "created", "bytes", "next")
+    if cells and not as_json:
+        screen.table(columns, cells, right=("turn", "bytes"), ids=("checkpoint",), whole=("", "created"), least=_SAYS)
     if not entries:
         screen.note(f"no checkpoint{'' if ns is None else f' in namespace {screen.named(ns)}'}")
-    if len(entries) == limit:
-        screen.note(f"only the newest {counted(limit, 'checkpoint')}; --limit shows more")
+    elif not shown:
+        screen.note(f"no such turn among the {counted(len(grouped), 'turn')} of the newest {most:,} checkpoints")
+    if older:
+        screen.note(f"only the newest {counted(len(grouped), 'turn')}; --limit shows more than {most:,} checkpoints")
     return 0
+
+
+def _draw(svg: Path, drawing: str, checkpoints: int, *, as_json: bool) -> None:
+    name = screen.named(str(svg))
+    try:
+        with svg.open("x", encoding="utf-8") as file:
+            file.write(drawing)
+    except FileExistsError as error:
+        text = f"--svg {name}: it exists already; write another name, or remove it. Nothing was written"
+        raise EndpointError(text) from error
+    except OSError as error:
+        raise EndpointError(f"--svg {name}: {printable(str(error))}") from error
+    report = {"file": str(svg), "checkpoints": checkpoints}
+    screen.show(report, f"{name}: {counted(checkpoints, 'checkpoint')}", as_json=as_json)
 
 
 @command("diff", _CODES)
@@ -436,8 +439,8 @@ def _diff(
         [
             Text(change.kind, _KINDS[change.kind]),
             ".".join(screen.named(str(part)) for part in (channel.channel, *change.path)),
-            "" if change.kind == "added" else gist(change.before),
-            "" if change.kind == "removed" else gist(change.after),
+            "" if change.kind == "added" else short(change.before),
+            "" if change.kind == "removed" else short(change.after),
         ]
         for channel in compared.channels
         for change in channel.changes

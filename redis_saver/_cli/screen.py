@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -142,6 +143,7 @@ def table(
     right: Iterable[str] = (),
     ids: Iterable[str] = (),
     whole: Iterable[str] = (),
+    least: Mapping[str, int] = MappingProxyType({}),
     wrapped: bool = False,
 ) -> None:
     """Print a table without lines.
@@ -155,6 +157,7 @@ def table(
         right: Columns of numbers, which are never cut.
         ids: Columns of ids, or of ids joined by commas. They are shortened, but never cut.
         whole: Other columns that are never cut, such as times.
+        least: Minimum widths of columns that are cut. Default: 12.
         wrapped: True to wrap the last column instead of cutting it.
     """
     cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
@@ -163,12 +166,12 @@ def table(
         for at in (at for at, name in enumerate(columns) if name in set(ids)):
             _shorten(cells, at)
     pairs = zip(columns, _widths(columns, cells), strict=True)
-    least = [width if name in kept else min(width, _NARROWEST) for name, width in pairs]
+    widths = [width if name in kept else min(width, least.get(name, _NARROWEST)) for name, width in pairs]
     number = len(columns)
-    while number > 1 and sum(least[:number]) + _GAP * (number - 1) > console.width:
+    while number > 1 and sum(widths[:number]) + _GAP * (number - 1) > console.width:
         number -= 1
     printed = Table(box=None, pad_edge=False, header_style="dim", show_header=any(columns))
-    for name, width in zip(columns[:number], least, strict=False):
+    for name, width in zip(columns[:number], widths, strict=False):
         justify: Any = "right" if name in numbers else "left"
         printed.add_column(Text(name), no_wrap=name in kept, min_width=width, justify=justify)
     for row in cells:

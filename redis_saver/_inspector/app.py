@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
+from importlib import import_module
 from threading import BoundedSemaphore
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.applications import Starlette
@@ -24,13 +25,25 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redis_saver._common import postgres, ttl as ttls
-from redis_saver._common.display import error_text, printable, shown
+from redis_saver._common.config import Address
+from redis_saver._common.display import counted, error_text, printable, shown
 from redis_saver._common.logs import log_text
-from redis_saver._inspector.checkpoint_pages import CheckpointPages
-from redis_saver._inspector.pages import STATIC, Pages, Query, Refused, Values, asked, pairs, query_of, static_file
+from redis_saver._inspector.checkpoint_pages import CheckpointPages, Large
+from redis_saver._inspector.pages import (
+    STATIC,
+    Pages,
+    Query,
+    Refused,
+    Values,
+    asked,
+    number,
+    pairs,
+    query_of,
+    static_file,
+)
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.thread_pages import ThreadPages
-from redis_saver._inspector.values import Mask
+from redis_saver._inspector.values import Mask, left, nothing, size
 from redis_saver.errors import DecodeError, EncodeError, RedisSaverError, ThreadNotFound
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -43,7 +56,7 @@ _HEADERS = {
     "content-security-policy": _POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
@@ -76,7 +89,7 @@ def app(
         hosts: Host names without a port. Requests with another Host header are refused. `"*"` allows any name.
         mask: Patterns, such as `"*token*"`. The value of a channel, key or field whose name matches is hidden. `"*"`
             hides all values.
-        allow_changes: True to let users delete, pin and unpin threads, and set their TTL. It needs a token.
+        allow_changes: True to let users pin, prune, copy and delete threads, and set their TTL. It needs a token.
 
     Raises:
         TypeError: The saver is not one of this package, or `hosts` or `mask` is a single text.
@@ -90,9 +103,12 @@ def app(
         raise ValueError(f'an inspector needs a token: write one or set {TOKEN_VARIABLE} ("" if others check requests)')
     if allow_changes and not token:
         raise ValueError("allow_changes=True needs a token, which protects the forms")
+    with suppress(ImportError):  # else the first page with an interrupt would wait for the import
+        import_module("langgraph.types")
     source, secret = Source(saver), derived(token, b"form")
     say = partial(_said, is_masked=bool(mask))
     about = {"allow_changes": allow_changes, "form_token": secret, "has_cold": source.tiers is not None, "say": say}
+    about["has_file"] = source.tiers is None and not mask
     pages = Pages(about)
     turns = BoundedSemaphore(VALUES_AT_ONCE)
     answers = _answers_of(source, pages, Mask(mask), turns)
@@ -105,7 +121,7 @@ def app(
         headers = {"cache-control": "private, max-age=300"}
         routes.append(Route(f"/static/{name}", Response(static_file(name), media_type=kind, headers=headers)))
     if allow_changes:
-        routes.append(Route("/change", partial(_change, source.saver, secret), methods=["POST"]))
+        routes.append(Route("/change", partial(_change, source, pages, secret), methods=["POST"]))
 
     statuses: dict[type[Exception], int] = {
         ThreadNotFound: _NOT_FOUND, Refused: 400, NotImplementedError: 400, RedisSaverError: 500,
@@ -118,18 +134,24 @@ def app(
         near = source.near(asked(request).get("id", "")) if is_thread else ()
         return pages.page(request, "error", status=status, wrong=say(error), near=near)
 
+    def ask(request: Request, error: Exception) -> Response:
+        path = request.url.path.rpartition("/")[2]
+        return pages.page(request, "large", path=path, size=getattr(error, "size", 0))
+
     return Starlette(
         routes=routes,
         middleware=[Middleware(Guard, token=token, hosts=hosts)],
-        exception_handlers=dict.fromkeys(statuses, fail),
+        exception_handlers={**dict.fromkeys(statuses, fail), Large: ask},
     )
 
 
 def _answers_of(source: Source, pages: Pages, mask: Mask, turns: BoundedSemaphore) -> dict[str, Answer]:
     """Return a function for each path. Pages that read values wait until one of the `turns` is free."""
-    threads, checkpoints = ThreadPages(source), CheckpointPages(source, mask)
+    threads, checkpoints = ThreadPages(source, mask.hides if mask else nothing), CheckpointPages(source, mask)
     light = (threads.server, threads.newer, threads.cost, threads.channel, threads.writes)
-    heavy = (threads.thread, checkpoints.checkpoint, checkpoints.value, checkpoints.first, checkpoints.diff)
+    heavy = (
+        threads.thread, checkpoints.checkpoint, checkpoints.value, checkpoints.first, checkpoints.diff, checkpoints.json
+    )  # fmt: skip
 
     def answering(make: Callable[[Query], Values], turn: AbstractContextManager[Any]) -> Answer:
         def answer(request: Request) -> Response:
@@ -138,7 +160,7 @@ def _answers_of(source: Source, pages: Pages, mask: Mask, turns: BoundedSemaphor
 
         return answer
 
-    answers = {"": answering(threads.threads, nullcontext())}
+    answers = {"": answering(threads.threads, nullcontext()), "export": answering(threads.export, BoundedSemaphore(1))}
     answers |= {make.__name__: answering(make, nullcontext()) for make in light}
     return answers | {make.__name__: answering(make, turns) for make in heavy}
 
@@ -155,39 +177,91 @@ MAX_FORM = 10_000
 """Maximum number of bytes of a form."""
 
 
-async def _change(saver: Any, form_token: str, request: Request) -> Response:
-    """Do what a form asks. Redirect to the thread, or to the list if the thread was deleted."""
+async def _change(source: Source, pages: Pages, form_token: str, request: Request) -> Response:
+    """Show what a form does. If its user has confirmed that, do it, and redirect to the changed thread."""
     body = b""
     async for part in request.stream():
         body += part
         if len(body) > MAX_FORM:
             return PlainTextResponse("The form is too long.", 413)
     form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
-    if not hmac.compare_digest(form.get("form", "").encode(), form_token.encode()):
+    if not hmac.compare_digest(form.pop("form", "").encode(), form_token.encode()):
         return PlainTextResponse("The form is not from this inspector. Load the page again.", 403)
     thread = asked(request).get("id", "")
-    await run_in_threadpool(_do, saver, thread, form)
+    change = await run_in_threadpool(_planned, source, thread, form)
+    if form.pop("sure", "") != "yes":
+        return pages.page(request, "confirm", name=thread, effect=change.effect, fields=form)
+    await run_in_threadpool(change.run)
     root = request.scope.get("root_path", "").rstrip("/")
-    is_gone = form.get("do") == "delete"
-    return RedirectResponse(f"{root}/" if is_gone else f"{root}/thread?{query_of({'id': thread})}", 303)
+    is_gone, shown_next = form["do"] == "delete", form["to"] if form["do"] == "copy" else thread
+    return RedirectResponse(f"{root}/" if is_gone else f"{root}/thread?{query_of({'id': shown_next})}", 303)
 
 
-def _do(saver: Any, thread: str, form: Mapping[str, str]) -> None:
-    what, ttl = form.get("do"), form.get("ttl", "").strip()
-    if what == "ttl":
-        try:
-            ttls.parse(ttl or None, name="TTL")
-        except ValueError as error:
-            raise Refused(str(error)) from error
-        saver.set_thread_ttl(thread, ttl or None)
-    elif what in ("pin", "unpin"):
-        getattr(saver, what)(thread)
-    elif what == "delete":
-        if form.get("sure") != "yes":
-            raise Refused('tick "delete all its history" first. Nothing was deleted')
-        saver.delete_thread(thread)
-    else:
-        raise Refused("the form names no known action")
+class _Change(NamedTuple):
+    """A change of a thread."""
+
+    effect: str
+    """Sentences that say what it will do."""
+    run: Callable[[], object]
+
+
+def _planned(source: Source, thread: str, form: Mapping[str, str]) -> _Change:
+    """Return the change that a form asks for.
+
+    Raises:
+        Refused: The form is invalid.
+        ThreadNotFound: There is no such thread.
+    """
+    saver, info, what = source.saver, source.thread(thread), form.get("do")
+    has = _amount(info.checkpoints, info.bytes)
+    if what in ("pin", "unpin"):
+        kept = "It will not expire until it is unpinned" if what == "pin" else "The saver's TTL will count from now"
+        return _Change(f"{kept}. It has {has}, and expires now: {left(info)}.", partial(getattr(saver, what), thread))
+    if what == "delete":
+        return _Change(f"All its history, {has}, will be deleted for good.", partial(saver.delete_thread, thread))
+    if what == "copy":
+        return _planned_copy(source, thread, form)
+    try:
+        if what == "ttl":
+            ttl = form.get("ttl", "").strip() or None
+            ttls.parse(ttl, name="TTL")
+            text = f"It will expire {ttl} after now and after each write" if ttl else "The saver's TTL will apply again"
+            return _Change(
+                f"{text}. It has {has}, and expires now: {left(info)}.", partial(saver.set_thread_ttl, thread, ttl)
+            )
+        if what == "prune":
+            rules: Any = {
+                "keep_last": number(form, "keep_last") or None,
+                "older_than": form.get("older_than", "").strip() or None,
+            }
+            gone = saver.prune([thread], **rules, dry_run=True)
+            text = f"{_amount(gone.checkpoints, gone.bytes)} will be removed for good, of {has}."
+            return _Change(text, partial(saver.prune, [thread], **rules))
+    except ValueError as error:
+        raise Refused(str(error)) from error
+    raise Refused("the form names no known action")
+
+
+def _amount(checkpoints: int, amount: int) -> str:
+    return f"{counted(checkpoints, 'checkpoint')} ({size(amount)})"
+
+
+def _planned_copy(source: Source, thread: str, form: Mapping[str, str]) -> _Change:
+    target, newest = form.get("to", ""), form.get("at", "")
+    if source.tiers is not None:
+        raise Refused("a copy up to a checkpoint needs a saver of one tier. The command redis-saver copy copies all")
+    if not target or target == thread:
+        raise Refused("write the name of another thread")
+    count = sum(each <= newest for each in source.ids(Address(thread, "", None)))
+    if not count:
+        raise Refused("there is no such checkpoint")
+    text = (
+        f"{counted(count, 'checkpoint')} of the root up to {printable(newest)}, and those of subgraphs, will be copied"
+    )
+    text += f" to {shown(target)}."
+    if (there := source.in_redis(target)) is not None:
+        text += f" It replaces that thread: {_amount(there.checkpoints, there.bytes)} will go."
+    return _Change(text, partial(source.copy, thread, target, newest))
 
 
 SLOW = 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,16 +11,49 @@ from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, TASKS, SendProtocol
 
-from redis_saver._checkpoint.auditing import Entry
+from redis_saver._checkpoint.auditing import Entry, Size
 from redis_saver._checkpoint.delta import unstored
 from redis_saver._common.config import Address, address
-from redis_saver._inspector.pages import Query, Refused, Values, address_in, needed, number, position_in, read_address
-from redis_saver._inspector.rows import task_state
+from redis_saver._inspector.pages import (
+    Query,
+    Refused,
+    Values,
+    address_in,
+    address_text,
+    needed,
+    number,
+    pairs,
+    position_in,
+    read_address,
+)
+from redis_saver._inspector.rows import OWN, task_state, triggered
 from redis_saver._inspector.source import Source
-from redis_saver._inspector.values import CHILDREN, At, Mask, Trees, chat, elements, is_chat, part, unpacked
+from redis_saver._inspector.values import (
+    CHILDREN,
+    At,
+    Mask,
+    Trees,
+    chat,
+    elements,
+    is_chat,
+    part,
+    plain,
+    unpacked,
+    used_tokens,
+    visible,
+)
 
-_OWN = ("__", "branch:", "join:")
-"""Prefixes of the names of LangGraph's own channels."""
+LARGE = 8_000_000
+"""Size in bytes from which a page asks before it shows the values of a checkpoint."""
+
+
+class Large(Exception):
+    """The values of a checkpoint are large."""
+
+    def __init__(self, size: int) -> None:
+        """Keep their size in bytes, as stored."""
+        super().__init__(size)
+        self.size = size
 
 
 class _Part(NamedTuple):
@@ -49,28 +83,69 @@ class CheckpointPages:
 
     def checkpoint(self, arguments: Query) -> Values:
         """Show a checkpoint with its values, pending writes and costs."""
-        asked = address_in(arguments)
-        saved = self._source.get(asked) if "ns" in arguments else self._newest(asked)
+        saved, sizes = self._saved(arguments)
         where = address(saved.config)
         parent = address(saved.parent_config) if saved.parent_config else None
-        values, trees = saved.checkpoint["channel_values"], Trees(self._mask)
-        ordered = sorted(values, key=lambda name: (name.startswith(_OWN), name))
-        costs = sorted(self._source.sizes(where, parent).items(), key=lambda cost: -cost[1].bytes)
+        values, trees, children = saved.checkpoint["channel_values"], Trees(self._mask), self._source.children(where)
+        ordered = sorted(values, key=lambda name: (name.startswith(OWN), name))
+        costs = sorted(sizes.items(), key=lambda cost: -cost[1].bytes)
         return {
             "where": where, "parent": parent, "about": saved.metadata, "created": saved.checkpoint.get("ts") or "-",
             "channels": [self._channel(trees, name, values[name]) for name in ordered],
             "unreduced": self._unreduced(trees, saved),
             "costs": costs, "most": max((size.bytes for _, size in costs), default=0),
             "metadata": [trees.tree(name, value) for name, value in (saved.metadata or {}).items()],
-            "next": next_nodes(saved), "written": self._written(trees, saved),
+            "next": next_nodes(saved), "written": self._written(trees, saved), "children": children,
+            "code": _code(saved, is_newest=not children),
         }  # fmt: skip
+
+    def _saved(self, arguments: Query) -> tuple[CheckpointTuple, Mapping[str, Size]]:
+        """Read the checkpoint that a URL names, and the sizes of its values in Redis.
+
+        Raises:
+            Large: Its values are large, and the URL does not ask for them.
+        """
+        asked = address_in(arguments)
+        before = f"{asked.checkpoint_id}\0" if asked.checkpoint_id else None  # the smallest greater id
+        sizes: Mapping[str, Size] = {}
+        for entry in self._source.entries(asked.thread_id, asked.checkpoint_ns, before, 1):
+            if asked.checkpoint_id in (None, entry.id):
+                parent = asked._replace(checkpoint_id=entry.parent) if entry.parent else None
+                sizes = self._source.sizes(asked._replace(checkpoint_id=entry.id), parent)
+        size = sum(one.bytes for one in sizes.values())
+        if size > LARGE and arguments.get("large") != "yes":
+            raise Large(size)
+        return self._source.get(asked) if "ns" in arguments else self._newest(asked), sizes
+
+    def json(self, arguments: Query) -> Values:
+        """Return a checkpoint, or a part of a channel's value, as a file of JSON, without what the mask hides."""
+        hides = self._mask.hides
+        if "channel" in arguments:
+            shown = self._part(arguments)
+            value: Any = "masked" if shown.is_hidden else plain(shown.value, hides)
+        else:
+            saved, _ = self._saved(arguments)
+            names = ("task_id", "channel", "value")
+            whole = {
+                **address(saved.config)._asdict(), "metadata": saved.metadata,
+                "parent": saved.parent_config and address(saved.parent_config).checkpoint_id,
+                "channels": saved.checkpoint["channel_values"],
+            }  # fmt: skip
+            writes = saved.pending_writes or ()
+            shown_writes = [
+                dict(zip(names, (task, name, "masked" if hides(name) else plain(one, hides)), strict=True))
+                for task, name, one in writes
+            ]
+            value = {**plain(whole, hides), "pending_writes": shown_writes}
+        download = json.dumps(value, ensure_ascii=True, indent=1).replace("<", "\\u003c").encode()
+        return {"download": download}
 
     def _newest(self, where: Address) -> CheckpointTuple:
         """Read a checkpoint of the root. If the root has none, read the newest one of any namespace."""
         if (saved := self._source.find(where)) is not None:
             return saved
         if not where.checkpoint_id:
-            for entry in self._source.entries(where.thread_id, None, None, 1, cold=False):
+            for entry in self._source.entries(where.thread_id, None, None, 1):
                 where = where._replace(checkpoint_ns=entry.ns, checkpoint_id=entry.id)
         return self._source.get(where)
 
@@ -80,12 +155,13 @@ class CheckpointPages:
         if self._mask.hides(name) or not is_chat(messages):
             return {"name": name, "chat": None, "tree": trees.tree(name, value)}
         first = max(0, len(messages) - CHILDREN)
-        return {"name": name, "chat": chat(trees, messages, first, at), "first": first, "at": at}
+        tokens = sum(map(used_tokens, messages))
+        return {"name": name, "chat": chat(trees, messages, first, at), "first": first, "at": at, "tokens": tokens}
 
     def _unreduced(self, trees: Trees, saved: CheckpointTuple) -> list[Values]:
         """Show the last snapshot and later writes of channels without a value. Only the graph can reduce them."""
         values, versions = saved.checkpoint["channel_values"], saved.checkpoint["channel_versions"]
-        missing = [name for name in versions if name not in values and not name.startswith(_OWN)]
+        missing = [name for name in versions if name not in values and not name.startswith(OWN)]
         channels = []
         for name, history in sorted(self._source.histories(address(saved.config), missing).items()):
             writes = [value for _, _, value in history["writes"]]
@@ -136,7 +212,7 @@ class CheckpointPages:
             Refused: The checkpoint has no such part.
         """
         where, channel, at = address_in(arguments), needed(arguments, "channel"), position_in(arguments)
-        saved = self._source.get(where)
+        saved, _ = self._saved({**arguments, "ns": where.checkpoint_ns})
         values = saved.checkpoint["channel_values"]
         if channel not in values:
             raise Refused("this checkpoint has no value in that channel")
@@ -148,16 +224,17 @@ class CheckpointPages:
 
     def diff(self, arguments: Query) -> Values:
         """Show the differences between two checkpoints."""
-        first, second = (self._source.get(read_address(needed(arguments, name))) for name in ("a", "b"))
+        places = [dict(pairs(address_text(read_address(needed(arguments, name))))) for name in ("a", "b")]
+        first, second = (self._saved({**place, "large": arguments.get("large", "")})[0] for place in places)
         compared, trees = self._source.compare(first, second), Trees(self._mask)
         channels = []
         for diff in compared.channels:
             changes = [self._change(trees, diff.channel, change) for change in diff.changes[:CHILDREN]]
             more = max(0, len(diff.changes) - CHILDREN)
             channels.append({"name": diff.channel, "kind": diff.kind, "changes": changes, "more": more})
-        places = address(first.config), address(second.config)
-        name = places[1].thread_id
-        return {"name": name, "places": places, "channels": channels, "not_compared": compared.not_compared}
+        of_both = address(first.config), address(second.config)
+        name = of_both[1].thread_id
+        return {"name": name, "places": of_both, "channels": channels, "not_compared": compared.not_compared}
 
     def _change(self, trees: Trees, channel: str, change: Any) -> Values:
         steps = (channel, *change.path)
@@ -230,7 +307,7 @@ def _ancestors(source: Source, start: Address, end: float) -> Iterator[Entry]:
         while wanted not in known:
             if before is None:
                 return
-            page = source.entries(start.thread_id, start.checkpoint_ns, before, _PAGE, cold=False)
+            page = source.entries(start.thread_id, start.checkpoint_ns, before, _PAGE)
             known.update((entry.id, entry) for entry in page)
             before = page[-1].id if len(page) == _PAGE and time.monotonic() <= end else None
         entry = known.pop(wanted)
@@ -285,7 +362,6 @@ def _inside(value: Any, step: Any) -> Any:
     return next((item for name, item in parts if type(name) is type(step) and (name is step or name == step)), _NOTHING)
 
 
-_BRANCH, _JOIN, _START = "branch:to:", "join:", "__start__"
 _CALLER = "00000000-0000-0000-0000-000000000000"
 """Task id of writes by a caller."""
 
@@ -302,18 +378,24 @@ def next_nodes(saved: CheckpointTuple) -> list[str]:
     for channel, value in values.items():
         if channel == TASKS:
             nodes += [send.node for send in value if isinstance(send, SendProtocol)] if isinstance(value, list) else []
-        elif (node := _triggered(channel, value)) and (seen.get(node) or {}).get(channel) != versions.get(channel):
+        elif (node := triggered(channel, value)) and (seen.get(node) or {}).get(channel) != versions.get(channel):
             nodes.append(node)
     return sorted(str(node) for node in nodes)
 
 
-def _triggered(channel: str, value: Any) -> str | None:
-    """Return the node that a channel triggers, if the channel is complete."""
-    if channel == _START:
-        return _START
-    if channel.startswith(_BRANCH):
-        return channel.removeprefix(_BRANCH).partition("::")[0]
-    if channel.startswith(_JOIN):
-        awaited, _, node = channel.removeprefix(_JOIN).rpartition(":")
-        return node if isinstance(value, (set, frozenset)) and set(awaited.split("+")) <= value else None
-    return None
+def _code(saved: CheckpointTuple, *, is_newest: bool) -> str:
+    """Return the lines of Python that resume and edit, with the real ids. LangGraph resumes only the newest one."""
+    where, nodes = address(saved.config), next_nodes(saved)
+    values = [value for _, channel, value in saved.pending_writes or () if channel == INTERRUPT]
+    asked = [each for value in values if isinstance(value, (list, tuple)) for each in value]
+    resume, config = "None", "config"
+    if asked and is_newest:
+        resume = f"Command(resume={ {str(getattr(each, 'id', '')): 'yes' for each in asked}!r})"
+        config = f"{{'configurable': {{'thread_id': {where.thread_id!r}}}}}"
+    node = f", as_node={nodes[0]!r}" if nodes else ""
+    lines = (
+        f"config = {{'configurable': {where._asdict()!r}}}",
+        f"graph.invoke({resume}, {config})  # {'answers' if asked and is_newest else 'runs on from here'}",
+        f"graph.update_state(config, {{'messages': []}}{node})  # edits, in a fork",
+    )
+    return visible("\n".join(lines))

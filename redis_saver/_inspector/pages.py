@@ -9,8 +9,11 @@ from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+from starlette.background import BackgroundTask
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, Response
 
 from redis_saver import __version__
 from redis_saver._common import times
@@ -43,8 +46,12 @@ def pairs(query: str) -> list[tuple[str, str]]:
 
 
 def asked(request: Request) -> dict[str, str]:
-    """Return the arguments of a request's URL by name. If a name is repeated, the last one counts."""
-    return dict(pairs(request.scope["query_string"].decode("latin-1")))
+    """Return the arguments of a request's URL by name. If a name is repeated, the last one counts.
+
+    A form has the arguments of its page in `in`, encoded twice, because browsers change line breaks in fields.
+    """
+    arguments = dict(pairs(request.scope["query_string"].decode("latin-1")))
+    return {**dict(pairs(arguments.pop("in", ""))), **arguments}
 
 
 def query_of(arguments: Mapping[str, Any]) -> str:
@@ -109,6 +116,20 @@ def read_address(text: str) -> Address:
     return Address(fields["thread"], fields.get("ns", ""), fields["id"])
 
 
+_MARKDOWN = MarkdownIt("commonmark", {"html": False, "breaks": True}).disable(
+    ["autolink", "entity", "html_block", "html_inline", "image", "link", "reference"]
+)
+"""Links and images stay text, so no page leads or loads from elsewhere. An entity could hide a direction mark."""
+
+
+def markdown(text: str) -> Markup:
+    """Render a text as Markdown, without HTML, links and images. Headings are of one level."""
+    tokens = _MARKDOWN.parse(text)
+    for token in tokens:
+        token.tag = "h4" if token.type.startswith("heading") else token.tag
+    return Markup(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {}))  # noqa: S704 - it escapes the text
+
+
 _HERE = Path(__file__).parent
 STATIC = {"icon.svg": "image/svg+xml", "style.css": "text/css", "htmx.min.js": "text/javascript"}
 
@@ -124,15 +145,23 @@ class Pages:
             trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
         self._environment.filters |= {
-            "ago": ago, "left": left, "moment": moment, "named": named, "owner": owner_text, "size": size,
-            "state": state_of, "visible": visible, "address": address_text, "query": query_of,
+            "ago": ago, "left": left, "markdown": markdown, "moment": moment, "named": named, "owner": owner_text,
+            "size": size, "state": state_of, "visible": visible, "address": address_text, "query": query_of,
             "duration": lambda seconds: times.shown(timedelta(seconds=int(seconds))),
         }  # fmt: skip
+
+        for template in self._environment.list_templates():
+            self._environment.get_template(template)  # so that no page waits for it
 
     def page(self, request: Request, template: str, /, *, status: int = 200, **values: Any) -> Response:
         """Fill a template, and return the answer."""
         if status == NO_CONTENT:
             return Response(status_code=status)
+        if "download" in values:
+            return Response(values["download"], media_type="application/json", headers=_attached("value.json"))
+        if "folder" in values:
+            folder: Any = values["folder"]  # removed when the file was sent
+            return FileResponse(values["path"], headers=_attached("thread"), background=BackgroundTask(folder.cleanup))
         root = request.scope.get("root_path", "").rstrip("/")
 
         def link(to: str, where: Address | None = None, **arguments: Any) -> str:
@@ -143,6 +172,10 @@ class Pages:
         values["without_cold"] = getattr(request.state, "without_cold", "")
         html = self._environment.get_template(f"{template}.html").render(self._about, **values)
         return HTMLResponse(html.encode("utf-8", "backslashreplace"), status)
+
+
+def _attached(name: str) -> dict[str, str]:
+    return {"content-disposition": f'attachment; filename="{name}"'}
 
 
 def static_file(name: str) -> bytes:

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from html import escape
 from unicodedata import east_asian_width
 
-from redis_saver._checkpoint.auditing import Entry
-from redis_saver._common.display import counted
-from redis_saver._inspector.rows import Drawing, TreeRow, drawn, tree_row
+from redis_saver._common.display import counted, printable
+from redis_saver._inspector.rows import Drawing, TreeRow, Turn, drawn
 from redis_saver._inspector.values import moment, named
 
 _LANE, _ROW, _LETTER, _GAP = 14, 24, 7.3, 14
 """Widths of a lane, of a letter and between columns, and height of a row, in pixels."""
 _LONGEST = 80
 """Maximum number of letters of a label."""
-_HEADS = [("soft", head) for head in ("ran", "step", "state", "checkpoint", "created (UTC)")]
+_HEADS = [("soft", head) for head in ("turn", "ran", "says", "checkpoint", "created (UTC)")]
 _STYLE = """
 svg { --ground: #fff; --ink: #1d2125; --soft: #667079; --bad: #b3271e; --warn: #8a5a00;
   --l0: #4c78c9; --l1: #c2632a; --l2: #2f8f63; --l3: #8d5bc1; --l4: #b04a83; --l5: #6d7780; }
@@ -24,23 +23,25 @@ svg { --ground: #fff; --ink: #1d2125; --soft: #667079; --bad: #b3271e; --warn: #
     --l0: #7ea6f0; --l1: #ee9a63; --l2: #66c497; --l3: #bd95ea; --l4: #e487b8; --l5: #a0aab3; } }
 rect { fill: var(--ground); }
 text { font: 12px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: var(--ink); white-space: pre; }
-.soft { fill: var(--soft); } .failed { fill: var(--bad); } .interrupted { fill: var(--warn); }
+.soft { fill: var(--soft); } .failed { fill: var(--bad); } .interrupted, .answered { fill: var(--warn); }
 line { stroke-width: 2; } .dashed { stroke-dasharray: 3 3; }
-circle.failed, circle.interrupted { fill: var(--ground); stroke-width: 2.5; }
-circle.failed { stroke: var(--bad); } circle.interrupted { stroke: var(--warn); }
+circle.failed, circle.interrupted, circle.answered { fill: var(--ground); stroke-width: 2.5; }
+circle.failed { stroke: var(--bad); } circle.interrupted, circle.answered { stroke: var(--warn); }
+circle.answered { stroke-width: 1.5; }
 """
 
 
-def svg(thread: str, entries: Sequence[Entry]) -> str:
-    """Draw checkpoints, given newest first, with a line of text for each: node, step, state, id and time."""
-    by_id = {(entry.ns, entry.id): entry for entry in entries}
-    rows = [tree_row(entry, by_id.get((entry.ns, entry.parent or ""))) for entry in entries]
-    drawings, cells = drawn(entries), [_HEADS, *map(_cells, rows)]
+def svg(thread: str, turns: Sequence[Turn]) -> str:
+    """Draw turns, given newest first, with a line for each checkpoint: turn, node, what it said, id and time."""
+    cells, rows = [_HEADS], [row for turn in turns for row in turn.rows]
+    for turn in turns:
+        cells += [_cells(turn, row) for row in turn.rows]
+    drawings = drawn([row.entry for row in rows])
     left = (max([drawing.width for drawing in drawings], default=1) + 1) * _LANE
     ends = [left]
     for column in zip(*cells, strict=True):
         ends.append(ends[-1] + round(max([_width(text) for _, text in column]) * _LETTER) + _GAP)
-    title = _cut(f"thread {named(thread)}, {counted(len(entries), 'checkpoint')}, newest first")
+    title = _cut(f"thread {named(thread)}, {counted(len(rows), 'checkpoint')}, newest first")
     width, height = max(ends[-1], round(_width(title) * _LETTER) + 2 * _GAP), (len(cells) + 1) * _ROW + _GAP
     colours = "".join(f".l{at} {{ stroke: var(--l{at}); }} circle.l{at} {{ fill: var(--l{at}); }}\n" for at in range(6))
     parts = [
@@ -69,15 +70,14 @@ def _lanes(drawing: Drawing, row: TreeRow, top: int) -> list[str]:
     return [*parts, f'<circle class="l{drawing.lane % 6} {row.state}" {centre} r="4.5"/>']
 
 
-def _cells(row: TreeRow) -> list[tuple[str, str]]:
+def _cells(turn: Turn, row: TreeRow) -> list[tuple[str, str]]:
     """Return the cells of a row, each with its class."""
     entry = row.entry
     place = [named(level.partition(":")[0]) for level in entry.ns.split("|") if level]
     ran = ": ".join((*place, ", ".join(map(named, row.ran)) or f"({named(entry.source)})"))
-    state = row.state or (f"{row.tasks:,} task{'s' * (row.tasks > 1)} wrote" if row.tasks else "")
-    step = "-" if entry.step is None else f"{entry.step}"
-    made = ("soft", moment(entry.created_at))
-    return [("", _cut(ran)), ("soft", step), (row.state or "soft", state), ("", _cut(named(entry.id))), made]
+    number = f"{turn.number}" if row is turn.rows[0] else ""
+    said, made = printable(row.notice or row.preview), moment(entry.created_at)
+    return [("soft", number), ("", _cut(ran)), (row.state, _cut(said)), ("", _cut(named(entry.id))), ("soft", made)]
 
 
 def _cut(text: str) -> str:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple, TypeVar
 
-from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 
-from redis_saver._checkpoint.auditing import Entry, ran_between
+from redis_saver._checkpoint.auditing import Entry, WriteHead, node_of, ran_between
 from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._common import times
 from redis_saver._common.display import shown
 from redis_saver._inspector.source import Source
+from redis_saver._inspector.values import Hides, gist, messages_in, nothing, one_line, size, texts, used_tokens
 from redis_saver._tiered.thread_info import Damaged
 
 T = TypeVar("T")
@@ -96,23 +97,241 @@ def read_moment(text: str) -> datetime:
 # -- trees
 
 
+PREVIEWED = 16_000
+"""Maximum size in bytes of a pending write that is read for previews."""
+OWN = ("__", "branch:", "join:")
+"""Prefixes of the names of LangGraph's own channels."""
+_BRANCH, _JOIN, _START = "branch:to:", "join:", "__start__"
+_RETURNED = "__end__"
+"""Channel with what an `@entrypoint` returned."""
+_STARTS = ("input", "fork")
+"""Sources of checkpoints that begin a turn."""
+_LINE = 200
+"""Maximum number of characters of a preview."""
+_CHANNELS = 5
+"""Maximum number of channels in a preview."""
+
+
 class TreeRow(NamedTuple):
     """A checkpoint in a tree."""
 
     entry: Entry
     state: str
-    """State of its tasks: `failed`, `interrupted`, or empty."""
-    tasks: int
-    """Number of tasks with pending writes."""
+    """State of its tasks: `failed`, `interrupted`, `answered`, or empty."""
     ran: Sequence[str]
     """Nodes that ran between its parent and this checkpoint. Empty if the parent was not read."""
+    next: Sequence[str]
+    """Nodes that run next, as far as the channels' versions and the pending writes tell."""
+    preview: str
+    """Its last new message, or the channels that changed, in one line."""
+    notice: str
+    """Its questions to a human with their answers, or its errors, in one line."""
+    bytes: int
+    """Size of the writes that made it."""
+    tokens: Mapping[str, int]
+    """Total tokens of new messages with `usage_metadata`, by the message's id."""
+    values: Sequence[tuple[str, Any]]
+    """Channels and values of the writes that made it, and of its own questions, answers and errors."""
+
+    def has(self, text: str, hides: Hides) -> bool:
+        """True if its id, its previews, or its values contain a text, in upper or lower case."""
+        shown_here = (self.entry.ns, self.entry.id, *self.ran, self.preview, self.notice)
+        wanted = text.lower()
+        return any(wanted in each.lower() for each in shown_here) or any(
+            wanted in each.lower() for channel, value in self.values for each in texts(channel, value, hides)
+        )
 
 
-def tree_row(entry: Entry, parent: Entry | None) -> TreeRow:
-    """Return a checkpoint as a row of a tree."""
-    ran = ran_between(parent, entry) if parent else ()
-    tasks = {write.task_id for write in entry.writes}
-    return TreeRow(entry, task_state({write.channel for write in entry.writes}), len(tasks), ran)
+class Turn(NamedTuple):
+    """The checkpoints from an input, or from a fork, to the end of the run, with those of subgraphs."""
+
+    number: int
+    """-1 for the newest turn, -2 for the one before."""
+    rows: Sequence[TreeRow]
+    """Checkpoints, newest first."""
+
+    @property
+    def first(self) -> TreeRow:
+        """Its first checkpoint."""
+        return self.rows[-1]
+
+    @property
+    def last(self) -> TreeRow:
+        """Its newest checkpoint of the root, or of a subgraph if it has none."""
+        return next((row for row in self.rows if not row.entry.ns), self.rows[0])
+
+    @property
+    def is_whole(self) -> bool:
+        """False if its first checkpoints were not read, or were removed."""
+        return self.first.entry.source in _STARTS
+
+    @property
+    def state(self) -> str:
+        """The state of its newest checkpoint with a state."""
+        return next((row.state for row in self.rows if row.state), "")
+
+    @property
+    def bytes(self) -> int:
+        """Size of the writes of its checkpoints."""
+        return sum(row.bytes for row in self.rows)
+
+    @property
+    def tokens(self) -> int:
+        """Total tokens of its new messages."""
+        return sum({name: number for row in self.rows for name, number in row.tokens.items()}.values())
+
+
+def turns(entries: Sequence[Entry], hides: Hides = nothing, newer: int = 0) -> list[Turn]:
+    """Group checkpoints by turn, newest first.
+
+    A resume belongs to the turn that asked. Without an input among these checkpoints, the oldest begins the turn.
+
+    Args:
+        entries: Checkpoints, newest first.
+        hides: Hides values by the names of channels, keys and fields.
+        newer: Number of newer turns that are not among the checkpoints.
+    """
+    by_key = {(entry.ns, entry.id): entry for entry in entries}
+    continued = {(entry.ns, entry.parent) for entry in entries if entry.source == "loop"}
+    homes, groups = dict[tuple[str, str], list[TreeRow]](), list[list[TreeRow]]()
+    for entry in reversed(entries):
+        caller = homes.get(("", entry.parents.get("", ""))) if entry.ns else None
+        before = None if entry.source in _STARTS else homes.get((entry.ns, entry.parent or ""))
+        if (home := caller or before) is None:
+            groups.append(home := [])
+        parent = by_key.get((entry.ns, entry.parent or ""))
+        home.insert(0, _row(entry, parent, hides, is_continued=(entry.ns, entry.id) in continued))
+        homes[entry.ns, entry.id] = home
+    return [Turn(-newer - at, group) for at, group in enumerate(reversed(groups), 1)]
+
+
+def page_of(
+    entries: Sequence[Entry], limit: int, hides: Hides = nothing, newer: int = 0
+) -> tuple[list[Turn], str | None]:
+    """Return the turns of a page, and the id below which the next page begins.
+
+    A turn that does not begin on the page is left to the next one, unless it has newer checkpoints than another turn.
+    Checkpoints of several namespaces with the same id stay together.
+
+    Args:
+        entries: Up to `limit + 1` checkpoints, newest first.
+        limit: Page size.
+        hides: See `turns`.
+        newer: See `turns`.
+    """
+    if len(entries) <= limit:
+        return turns(entries, hides, newer), None
+    end = next((at for at in range(limit, 0, -1) if entries[at].id != entries[at - 1].id), limit)
+    grouped = turns(entries[:end], hides, newer)
+    *whole, last = grouped
+    if whole and not last.is_whole and max(row.entry.id for row in last.rows) < whole[-1].first.entry.id:
+        return whole, whole[-1].first.entry.id
+    return grouped, entries[end - 1].id
+
+
+def _row(entry: Entry, parent: Entry | None, hides: Hides, *, is_continued: bool) -> TreeRow:
+    ran, special = (
+        (ran_between(parent, entry) if parent and entry.source != "input" else ()),
+        [w for w in entry.writes if w.channel in _SPECIAL],
+    )
+    made = [write for write in entry.writes if node_of(entry, write) == _START] if entry.source == "input" else []
+    if parent and not made and ran != (_START,):  # the input has what its first step wrote
+        changed = [w for w in parent.writes if parent.versions.get(w.channel) != entry.versions.get(w.channel)]
+        is_loop = entry.source == "loop"
+        its = [write for write in changed if bool(write.path) == is_loop]  # branches share their parent's writes
+        made = sorted(its or (changed if is_loop else ()), key=lambda write: write.path)
+    state = task_state([write.channel for write in special])
+    state = "answered" if state == "interrupted" and is_continued else state
+    values = [(write.channel, write.value) for write in (*made, *special)]
+    verbs = {"waits": "asked"} if state == "answered" else {}
+    said = [
+        f"{verbs.get(verb, verb)}: {text}"
+        for channel, verb in _SPECIAL.items()
+        for text in _answers(special, channel, hides)
+    ]
+    notice = one_line(", ".join(dict.fromkeys(said)), _LINE)
+    preview = "" if ran == (_START,) else one_line(_preview(entry, parent, made, hides), _LINE)
+    upcoming = {node_of(entry, write) for write in entry.writes if write.path}
+    upcoming |= {
+        node for channel in entry.present if (node := triggered(channel)) and not _has_seen(entry, node, channel)
+    }
+    messages = [message for _, value in values for message in messages_in(value)]
+    tokens = {str(m.id or (entry.ns, entry.id, at)): used_tokens(m) for at, m in enumerate(messages)}
+    return TreeRow(
+        entry, state, ran, sorted(node for node in upcoming if node), preview, notice,
+        sum(write.size for write in made), tokens, values,
+    )  # fmt: skip
+
+
+_SPECIAL = {INTERRUPT: "waits", RESUME: "answered", ERROR: "failed"}
+"""Verbs for LangGraph's channels of questions, answers and errors."""
+
+
+def _answers(special: Sequence[WriteHead], channel: str, hides: Hides) -> Iterator[str]:
+    for write in special:
+        if write.channel == channel:
+            values = write.value if isinstance(write.value, (list, tuple)) else [write.value]
+            yield "masked" if hides(channel) else ", ".join(gist(each, hides) for each in values[:_CHANNELS])
+
+
+def _preview(entry: Entry, parent: Entry | None, made: Sequence[WriteHead], hides: Hides) -> str:
+    its_own = [write for write in made if not write.channel.startswith(OWN) or write.channel == _RETURNED]
+    for write in reversed(its_own):
+        if not hides(write.channel) and (messages := messages_in(write.value)):
+            return gist(messages[-1], hides)
+    if its_own:
+        shown_here = [_written(write, hides) for write in its_own[:_CHANNELS]]
+        return ", ".join([*shown_here, *(["…"] if len(its_own) > _CHANNELS else ())])
+    before = parent.versions if parent else {}
+    changed = [name for name, version in entry.versions.items() if version != before.get(name)]
+    changed = [name for name in changed if not name.startswith(OWN)] if parent or entry.parent is None else []
+    return f"{', '.join(sorted(changed)[:_CHANNELS])} changed" if changed else ""
+
+
+def _written(write: WriteHead, hides: Hides) -> str:
+    name = "returns" if write.channel == _RETURNED else write.channel
+    if write.value is None and write.size:
+        return f"{name} ({size(write.size)})"
+    return f"{name}: {'masked' if hides(write.channel) else gist(write.value, hides)}"
+
+
+def _has_seen(entry: Entry, node: str, channel: str) -> bool:
+    return (entry.seen.get(node) or {}).get(channel) == entry.versions.get(channel)
+
+
+def triggered(channel: str, value: Any = None) -> str | None:
+    """Return the node that a channel triggers, if the channel is complete. A join needs its value."""
+    if channel == _START:
+        return _START
+    if channel.startswith(_BRANCH):
+        return channel.removeprefix(_BRANCH).partition("::")[0]
+    if channel.startswith(_JOIN):
+        awaited, _, node = channel.removeprefix(_JOIN).rpartition(":")
+        return node if isinstance(value, (set, frozenset)) and set(awaited.split("+")) <= value else None
+    return None
+
+
+def text_tree(turns: Sequence[Turn]) -> Iterator[tuple[str, Turn, TreeRow]]:
+    """Draw turns as text, oldest first. A subgraph's checkpoints follow the one of the root that called it.
+
+    Yields:
+        The lines to print before a checkpoint, its turn, and the checkpoint.
+    """
+    every = [(turn, row) for turn in turns for row in turn.rows]
+    roots, inner = {row.entry.id for _, row in every if not row.entry.ns}, dict[str, list[tuple[Turn, TreeRow]]]()
+    history = list[tuple[str, str, tuple[Turn, TreeRow]]]()
+    for turn, row in every:
+        entry = row.entry
+        if entry.ns and (caller := entry.parents.get("")) in roots:
+            inner.setdefault(caller, []).append((turn, row))
+        else:
+            parent = f"{entry.ns}\0{entry.parent}" if entry.parent else ""
+            history.append((f"{entry.ns}\0{entry.id}", parent, (turn, row)))
+    for lane, (turn, row) in lanes(history):
+        yield lane, turn, row
+        below = lane.replace("└─", "  ").replace("├─", "│ ")
+        for its_turn, called in reversed(inner.get(row.entry.id, []) if not row.entry.ns else []):
+            yield f"{below}{'┊ ' * min(called.entry.ns.count('|') + 1, MAX_LANES)}", its_turn, called
 
 
 def task_state(channels: Collection[str]) -> str:

@@ -1,4 +1,4 @@
-"""Reads of a saver for pages and commands. They write nothing, and block."""
+"""Reads of a saver for pages and commands, which block. Only `copy` writes."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ import difflib
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
 from langgraph.checkpoint.serde.types import TASKS
 
-from redis_saver._checkpoint import auditing, delta, listing, reading, threads
+from redis_saver._checkpoint import auditing, copying, delta, listing, reading, threads
 from redis_saver._checkpoint.auditing import Entry, Size, VersionInfo, WriteHead, WriteInfo
 from redis_saver._checkpoint.comparing import CheckpointDiff, compare, differs
-from redis_saver._checkpoint.saver import Saver, context_of, driver_of
+from redis_saver._checkpoint.saver import Saver, context_of, driver_of, with_context
 from redis_saver._checkpoint.threads import ThreadInfo, ThreadQuery
 from redis_saver._common import config as configs, names, postgres, times
 from redis_saver._common.config import Address
 from redis_saver._common.display import kind_of, printable, shown
 from redis_saver._engine.requests import Argument, Command, Operation, Page
 from redis_saver._engine.runner import Pump
+from redis_saver._migrate.engine import migrate
+from redis_saver._migrate.files import ThreadFile
 from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.context import Context
+from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver._tiered.requests import ColdCall, Tiered, with_own_errors
 from redis_saver._tiered.saver import TwoTiers, driver_over, tiers_of
 from redis_saver._tiered.thread_info import threads_of, tiered_threads
@@ -31,6 +35,8 @@ from redis_saver.errors import EndpointError, ThreadNotFound
 MAX_CHANNELS = 200
 """Maximum number of channels whose history is read at once."""
 
+MAX_NEXT = 50
+"""Maximum number of checkpoints among which children are looked for."""
 _MAX_LISTED, _MAX_COLD_IDS = 5, 1000
 _NEAR_SECONDS, _NEAR_LENGTH = 1.0, 200
 """Seconds to search for similar names, and maximum length of a name. Comparing two names takes quadratic time."""
@@ -107,13 +113,15 @@ class Source:
 
     # -- checkpoints without their values
 
-    def entries(self, thread: str, ns: str | None, before: str | None, limit: int, *, cold: bool) -> list[Entry]:
+    def entries(
+        self, thread: str, ns: str | None, before: str | None, limit: int, *, cold: bool = False, longest: int = -1
+    ) -> list[Entry]:
         """Return up to `limit` checkpoints of Redis, newest first. With `cold`, those of the cold saver.
 
-        The cold saver also reads their values.
+        Pending writes of up to `longest` bytes are read, too. The cold saver also reads all values.
         """
         if not cold:
-            stream = self._stream(auditing.entries(self._context, thread, ns, before))
+            stream = self._stream(auditing.entries(self._context, thread, ns, before, longest))
             return list(islice(stream, limit))
         config: Any = {"configurable": {"thread_id": thread, **({} if ns is None else {"checkpoint_ns": ns})}}
         options = {"limit": limit, "before": configs.to_config(thread, ns or "", before) if before else None}
@@ -140,6 +148,24 @@ class Source:
         return driver_of(self._hot).stream(stream)
 
     # -- checkpoints
+
+    def export(self, thread: str, folder: Path) -> Path:
+        """Write a thread in Redis to a file that `redis-saver import` reads. Cost: a round trip for each checkpoint.
+
+        Raises:
+            EndpointError: The thread could not be moved unchanged.
+        """
+        path, serde = folder / "thread", OpaqueSerializer()
+        saver = with_context(self._hot, self._context._replace(serde=serde))
+        with ThreadFile.opened(path, serde, target=True) as target:
+            report = migrate(saver, target, threads=[thread], sample=0)
+        if report.failed:
+            raise EndpointError("; ".join(report.failed))
+        return path
+
+    def copy(self, thread: str, target: str, newest: str) -> None:
+        """Copy a thread in Redis, up to a checkpoint, over another one."""
+        driver_of(self._hot).run(copying.copy_thread(context_of(self._hot), thread, target, newest))
 
     def histories(self, address: Address, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
         """Read the histories of `DeltaChannel`s from Redis. Cost: one round trip."""
@@ -184,7 +210,7 @@ class Source:
         if (saved := self.find(address)) is not None:
             return saved
         part, matching = (address.checkpoint_id or "").lstrip("…"), list[str]()
-        for ids in (self._ids, self._cold_ids) if part else ():
+        for ids in (self.ids, self._cold_ids) if part else ():
             matching = matching or [name for name in ids(address) if name.startswith(part) or name.endswith(part)]
         if len(matching) > 1:
             listed = ", ".join(map(printable, matching[:_MAX_LISTED]))
@@ -192,7 +218,7 @@ class Source:
             raise EndpointError(f"{len(matching):,} checkpoints begin or end with {shown(part)}: {listed}{more}")
         return self.get(address._replace(checkpoint_id=matching[0]) if matching else address)
 
-    def _ids(self, address: Address) -> list[str]:
+    def ids(self, address: Address) -> list[str]:
         """Return the ids of a namespace in Redis."""
         index, _ = self._context.keyspace.keys(address.thread_id)
         ns = names.component(address.checkpoint_ns)
@@ -204,6 +230,18 @@ class Source:
         """Return the newest ids of a namespace in the cold saver."""
         config = configs.to_config(address.thread_id, address.checkpoint_ns, "")
         return [saved.checkpoint["id"] for saved in self._cold("list", (config,), {"limit": _MAX_COLD_IDS})]
+
+    def children(self, address: Address) -> list[Address]:
+        """Return the children among the next 50 checkpoints of the namespace in Redis. Cost: two round trips."""
+        index, _ = self._context.keyspace.keys(address.thread_id)
+        ns = names.component(address.checkpoint_ns)
+        bounds = b"(c" + ns + names.component(address.checkpoint_id or ""), b"(c" + ns[:-1] + b"\1"
+        members = driver_of(self._hot).run(_command("ZRANGEBYLEX", index, *bounds, "LIMIT", 0, MAX_NEXT))
+        if not members:
+            return []
+        upper = f"{names.name_of(members[-1][1 + len(ns) :])}\0"  # the smallest greater id
+        following = self.entries(address.thread_id, address.checkpoint_ns, upper, len(members))
+        return [address._replace(checkpoint_id=one.id) for one in following if one.parent == address.checkpoint_id]
 
     def compare(self, first: CheckpointTuple, second: CheckpointTuple) -> CheckpointDiff:
         """Compare two checkpoints."""
@@ -257,7 +295,7 @@ def _entry_of(saved: CheckpointTuple) -> Entry:
         versions=saved.checkpoint["channel_versions"],
         seen=saved.checkpoint.get("versions_seen") or {},
         present=frozenset(saved.checkpoint["channel_values"]),
-        writes=[WriteHead(task, "", channel, 0) for task, channel, _ in saved.pending_writes or ()],
-        parents=parents if isinstance(parents, dict) else {},
+        writes=[WriteHead(task, "", channel, 0, value) for task, channel, value in saved.pending_writes or ()],
+        parents={} if not isinstance(parents, dict) else {ns: id_ for ns, id_ in parents.items() if type(id_) is str},
         sends=auditing.nodes_of(saved.checkpoint["channel_values"].get(TASKS)),
     )

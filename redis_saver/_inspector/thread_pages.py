@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from redis_saver._checkpoint.auditing import Entry
@@ -15,15 +17,17 @@ from redis_saver._common import times
 from redis_saver._common.config import Address
 from redis_saver._common.display import shown
 from redis_saver._inspector import health
-from redis_saver._inspector.pages import NO_CONTENT, Query, Values, needed, number, read_address
-from redis_saver._inspector.rows import ORDERS, drawn, list_threads, read_moment, tree_row
+from redis_saver._inspector.pages import NO_CONTENT, Query, Refused, Values, needed, number, read_address
+from redis_saver._inspector.rows import ORDERS, PREVIEWED, drawn, list_threads, page_of, read_moment
 from redis_saver._inspector.source import Source
-from redis_saver._inspector.values import STATES, state_of
+from redis_saver._inspector.values import STATES, Hides, nothing, state_of
 
 ROWS = 100
 """Page size for checkpoints, versions and writes."""
 COLD_ROWS = 30
 """Page size for checkpoints of a cold saver, which also sends their values."""
+SEARCHED = 300
+"""Number of checkpoints that a search for a text reads."""
 MAX_WRITES = 20 * ROWS
 """Maximum number of writes on a page."""
 _STOP_ASKING = 286
@@ -33,9 +37,9 @@ _STOP_ASKING = 286
 class ThreadPages:
     """The list of threads, and the pages about one thread."""
 
-    def __init__(self, source: Source) -> None:
-        """Show the threads of a saver."""
-        self._source = source
+    def __init__(self, source: Source, hides: Hides) -> None:
+        """Show the threads of a saver. `hides` hides values by names."""
+        self._source, self._hides = source, hides
 
     def threads(self, arguments: Query) -> Values:
         """List the threads."""
@@ -55,24 +59,41 @@ class ThreadPages:
         return health.look(self._source, SEARCH_SECONDS, KEYS_SECONDS)
 
     def thread(self, arguments: Query) -> Values:
-        """Show a thread as a tree of checkpoints."""
-        name = needed(arguments, "id")
+        """Show the checkpoints of a thread by turn, or the turns with a text."""
+        name, text, newer = needed(arguments, "id"), arguments.get("q", ""), number(arguments, "turns")
         info = self._source.thread(name)
         hot = getattr(info, "hot", info)
         cold = arguments.get("tier") == "cold" or hot is None
-        rows = COLD_ROWS if cold else ROWS
-        entries = self._source.entries(name, arguments.get("ns"), arguments.get("before"), rows + 1, cold=cold)
-        by_id = {(entry.ns, entry.id): entry for entry in entries}
-        shown_entries, older = _page(entries, rows)
-        lines = [
-            (tree_row(entry, by_id.get((entry.ns, entry.parent or ""))), drawing, Address(name, entry.ns, entry.id))
-            for entry, drawing in zip(shown_entries, drawn(shown_entries), strict=True)
-        ]
+        limit = COLD_ROWS if cold else SEARCHED if text else ROWS
+        where = name, arguments.get("ns"), arguments.get("before"), limit + 1
+        entries = self._source.entries(*where, cold=cold, longest=PREVIEWED)
+        turns, older = page_of(entries, limit, self._hides, newer)
+        found = {row.entry[:2] for turn in turns for row in turn.rows if text and row.has(text, self._hides)}
+        shown_turns = [turn for turn in turns if not text or any(row.entry[:2] in found for row in turn.rows)]
+        rows = [row for turn in shown_turns for row in turn.rows]
+        drawings = {row.entry[:2]: each for row, each in zip(rows, drawn([row.entry for row in rows]), strict=True)}
         chosen = read_address(arguments["a"]) if "a" in arguments else None
         return {
-            "name": name, "info": info, "lines": lines, "older": older, "cold": cold, "chosen": chosen,
+            "name": name, "info": info, "turns": shown_turns, "drawings": drawings, "found": found, "older": older,
+            "newer": newer + len(turns), "looked": len(entries[:limit]), "cold": cold, "chosen": chosen, "text": text,
+            "address": Address, "newest": next((row.entry.id for row in rows if not row.entry.ns), None),
             "seen": hot and _mark(hot),
         }  # fmt: skip
+
+    def export(self, arguments: Query) -> Values:
+        """Return a thread in Redis as the file that `redis-saver import` reads."""
+        name = needed(arguments, "thread")
+        if self._hides is not nothing:
+            raise Refused("a file has all values of a thread, so it is not made while --mask hides some")
+        if self._source.tiers is not None:
+            raise Refused("a file of one tier may lack checkpoints. The command redis-saver export reads the cold tier")
+        self._source.thread(name)
+        folder = TemporaryDirectory(prefix="redis-saver-")
+        try:
+            return {"folder": folder, "path": self._source.export(name, Path(folder.name))}
+        except BaseException:
+            folder.cleanup()
+            raise
 
     def newer(self, arguments: Query) -> Values:
         """Tell htmx if a thread has changed since its page was made. Otherwise the answer is empty."""
@@ -109,17 +130,6 @@ class ThreadPages:
         return {"name": name, "info": info, "writes": writes[:limit], "more": more}
 
 
-def _page(entries: Sequence[Entry], rows: int) -> tuple[Sequence[Entry], str | None]:
-    """Return a page of checkpoints, and the id below which the next page begins.
-
-    Checkpoints of several namespaces with the same id stay together.
-    """
-    if len(entries) <= rows:
-        return entries, None
-    end = next((at for at in range(rows, 0, -1) if entries[at].id != entries[at - 1].id), rows)
-    return entries[:end], entries[end - 1].id
-
-
 def _mark(info: Any) -> str:
     """Return a text that changes if the newest checkpoint or the state changes. Empty if there is no thread."""
     return "" if info is None else f"{state_of(info)} {info.checkpoint_id}"
@@ -127,7 +137,7 @@ def _mark(info: Any) -> str:
 
 # -- costs
 
-FIRST_SECONDS, MORE_SECONDS = 0.3, 20.0
+FIRST_SECONDS, MORE_SECONDS = 0.1, 20.0
 """Time limits in seconds: the default, and the one if the user asks for more."""
 LARGEST = 20
 """Maximum number of checkpoints in the list of the largest ones."""

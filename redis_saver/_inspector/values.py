@@ -7,9 +7,11 @@ foreign class runs.
 from __future__ import annotations
 
 import ipaddress
+import math
 import re
+import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -25,7 +27,7 @@ from langgraph.checkpoint.serde.types import SendProtocol
 from pydantic import BaseModel
 
 from redis_saver._common import times
-from redis_saver._common.display import shown
+from redis_saver._common.display import printable, shown
 
 _HIDDEN = {
     *range(0x20), *range(0x7F, 0xA0),
@@ -107,8 +109,12 @@ CHILDREN = 50
 """Page size for the elements of a list or dict."""
 NODES = 2_000
 """Maximum number of elements on a page."""
+_JSON_DEPTH = 100
+"""Maximum depth of a value in JSON."""
 DEPTH = 8
 """Maximum depth of a tree. Links lead to deeper elements."""
+MARKDOWN = 40_000
+"""Maximum number of characters on a page that are rendered as Markdown. It takes up to 3 ms for 1,000."""
 TEXT = 2_000
 """Maximum number of characters of a text in a tree."""
 WHOLE_TEXT = 200_000
@@ -146,10 +152,23 @@ class Mask:
         """Hide values whose names match a pattern. `*` hides all."""
         self._patterns = [pattern.lower() for pattern in patterns]
 
+    def __bool__(self) -> bool:
+        """True if there are patterns."""
+        return bool(self._patterns)
+
     def hides(self, name: object) -> bool:
         """True if a value with this name is hidden."""
         text = str(name).lower() if isinstance(name, (str, int)) else ""
         return any(fnmatchcase(text, pattern) for pattern in self._patterns)
+
+
+Hides: TypeAlias = Callable[[object], bool]
+"""True for names of channels, keys and fields whose values are hidden."""
+
+
+def nothing(_: object) -> bool:
+    """Hide nothing."""
+    return False
 
 
 class Trees:
@@ -160,7 +179,7 @@ class Trees:
 
     def __init__(self, mask: Mask) -> None:
         """Make masked trees."""
-        self.mask, self._left = mask, NODES
+        self.mask, self._left, self.markdown_left = mask, NODES, MARKDOWN
 
     def tree(self, name: object, value: object, at: At = (), first: int = 0, *, whole: bool = False) -> Node:
         """Return the tree of a value.
@@ -258,6 +277,19 @@ _WRITTEN: tuple[tuple[_Kinds, Callable[[Any], str]], ...] = (
 _LEAVES: Any = tuple(kinds for kinds, _ in _WRITTEN)
 
 
+def plain(value: Any, hides: Hides, depth: int = 0) -> Any:
+    """Convert a value to JSON's types, without hidden parts. Objects become their fields, and other leaves a text."""
+    parts = elements(value)
+    if parts is None:
+        is_json = value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value))
+        return value if is_json else _text(value)
+    if depth > _JSON_DEPTH:
+        return "…"
+    if isinstance(value, (list, tuple, set, frozenset)) and not hasattr(value, "_fields"):
+        return [plain(each, hides, depth + 1) for _, each in parts]
+    return {_text(key): "masked" if hides(key) else plain(each, hides, depth + 1) for key, each in parts}
+
+
 def part(value: Any, at: At) -> tuple[list[Any], Any]:
     """Return the names that lead to a part of a value, and the part.
 
@@ -274,6 +306,98 @@ def part(value: Any, at: At) -> tuple[list[Any], Any]:
     return names, value
 
 
+# -- previews
+
+_WORDS = 500
+"""Maximum number of characters of a text in a preview."""
+_NESTED = 4
+"""Maximum depth of a preview."""
+_TEXTS = 10_000
+"""Maximum number of parts of a value that a search reads."""
+
+
+def gist(value: Any, hides: Hides = nothing, depth: int = 0) -> str:
+    """Return a value as a short text, for `one_line`. A message shows its role, its text and its tool calls."""
+    if isinstance(value, BaseMessage):
+        return f"{value.type}: {' '.join(_message_gist(value, hides, depth))}"
+    if isinstance(value, _interrupts()):
+        return gist(value.value, hides, depth)
+    if isinstance(value, (bytes, bytearray)):
+        return f"{len(value):,} bytes"
+    if isinstance(value, BaseException):
+        return f"{type(value).__name__}: {' '.join(gist(each, hides, depth + 1) for each in value.args[:3])}"
+    parts = elements(value)
+    return _text(value)[:_WORDS] if parts is None else _gist_of(value, parts, hides, depth)
+
+
+def _gist_of(value: Any, parts: Sequence[tuple[Any, Any]], hides: Hides, depth: int) -> str:
+    if not parts or depth >= _NESTED:
+        return f"{type(value).__name__}, {len(parts) or 'empty'}"
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        count = "1 element" if len(parts) == 1 else f"{len(parts):,} elements, the last"
+        return f"{count}: {gist(value[-1], hides, depth + 1)}"
+    if len(parts) > 3:
+        return f"{len(parts):,} keys: {', '.join(_text(key)[:_WORDS] for key, _ in parts[:10])}"
+    return ", ".join(f"{_text(key)[:_WORDS]}: {_hidden_or_gist(key, each, hides, depth)}" for key, each in parts)
+
+
+def _hidden_or_gist(name: object, value: Any, hides: Hides, depth: int) -> str:
+    return "masked" if hides(name) else gist(value, hides, depth + 1)
+
+
+def _message_gist(message: BaseMessage, hides: Hides, depth: int) -> Iterator[str]:
+    content = message.content
+    for each in content[:3] if isinstance(content, list) and not hides("content") else [content]:
+        text = each.get("text") if isinstance(each, dict) and each.get("type") == "text" else None
+        if said := _hidden_or_gist("content", each if text is None else text, hides, depth):
+            yield said
+    for call in () if hides("tool_calls") else (getattr(message, "tool_calls", None) or ())[:3]:
+        name, arguments = (call.get("name"), call.get("args")) if isinstance(call, dict) else ("?", call)
+        inside = "masked" if hides("args") else gist(arguments, hides, depth + 1) if arguments else ""
+        yield f"calls {'masked' if hides('name') else _text(name)[:_WORDS]}({inside})"
+
+
+def _interrupts() -> tuple[type[Any], ...]:
+    """Return LangGraph's `Interrupt` if something imported it. The import takes as long as the rest of a command."""
+    types = sys.modules.get("langgraph.types")
+    return () if types is None else (types.Interrupt,)
+
+
+def one_line(text: str, longest: int) -> str:
+    """Return a text in one printable line of up to `longest` characters, and an ellipsis if it is cut."""
+    line = printable(text[: longest + 1], longest + 1)
+    return line if len(line) <= longest else f"{line[:longest]}…"
+
+
+def texts(name: object, value: object, hides: Hides) -> Iterator[str]:
+    """Iterate over the keys and texts in a value, of up to 10,000 parts."""
+    waiting = deque([(name, value)])
+    for _ in range(_TEXTS):
+        if not waiting:
+            return
+        key, each = waiting.popleft()
+        if hides(key):
+            continue
+        yield _text(key)
+        if (parts := elements(each)) is None:
+            yield _text(each)
+        else:
+            waiting.extend(parts)
+
+
+def messages_in(value: Any) -> Sequence[BaseMessage]:
+    """Return the messages of a value: itself, or the elements of a list or of a snapshot that are messages."""
+    value = unpacked(value)[1]
+    return [each for each in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(each, BaseMessage)]
+
+
+def used_tokens(message: BaseMessage) -> int:
+    """Return the total tokens of a message's `usage_metadata`, or 0."""
+    usage = getattr(message, "usage_metadata", None)
+    total = usage.get("total_tokens") if isinstance(usage, dict) else 0
+    return total if type(total) is int else 0
+
+
 # -- messages
 
 
@@ -284,7 +408,10 @@ class ChatMessage:
     role: str
     """`human`, `ai`, `tool` or `system`."""
     name: str | None
-    texts: Sequence[str]
+    texts: Sequence[tuple[str, bool]]
+    """Texts, and True for each that is rendered as Markdown."""
+    tokens: int
+    """Total tokens of its `usage_metadata`, or 0."""
     blocks: Sequence[Node]
     """Parts of the content other than text."""
     calls: Sequence[Node]
@@ -319,19 +446,22 @@ def chat(trees: Trees, messages: Sequence[BaseMessage], first: int, at: At = ())
 def _message(trees: Trees, message: BaseMessage, at: At) -> ChatMessage:
     content, hides = message.content, trees.mask.hides
     is_masked = hides("content")
-    texts, blocks = list[str](), list[Node]()
+    texts, blocks = list[tuple[str, bool]](), list[Node]()
     for each in () if is_masked else content if isinstance(content, list) else [content]:
         text = each.get("text") if isinstance(each, dict) and each.get("type") == "text" else each
         if not isinstance(text, str):
             blocks.append(trees.tree(None, each, at))
         elif text and not hides("text"):
             cut = len(text) - TEXT * 4
-            texts.append(visible(text[: TEXT * 4]) + (f" … {cut:,} more characters" if cut > 0 else ""))
+            trees.markdown_left -= min(len(text), TEXT * 4)
+            is_markdown = message.type != "tool" and trees.markdown_left >= 0
+            more = f" … {cut:,} more characters" if cut > 0 else ""
+            texts.append((visible(text[: TEXT * 4]) + more, is_markdown))
     calls = () if hides("tool_calls") else getattr(message, "tool_calls", None) or ()
     shown_calls = [_call(trees, call, at) for call in calls]
     whole = trees.tree(None, message, at)
     name = message.name if isinstance(message.name, str) and not hides("name") else None
-    return ChatMessage(str(message.type), name, texts, blocks, shown_calls, whole, at, is_masked)
+    return ChatMessage(str(message.type), name, texts, used_tokens(message), blocks, shown_calls, whole, at, is_masked)
 
 
 def _call(trees: Trees, call: Any, at: At) -> Node:

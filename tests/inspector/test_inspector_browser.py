@@ -46,7 +46,12 @@ class Shown:
         self.server, self.port = Server(), free_port()
         self.saver: RedisSaver = writer(self.server.url)
         self.web = uvicorn.Server(
-            uvicorn.Config(inspector.app(self.saver, token=TOKEN), port=self.port, log_level="warning", lifespan="off")
+            uvicorn.Config(
+                inspector.app(self.saver, token=TOKEN, allow_changes=True),
+                port=self.port,
+                log_level="warning",
+                lifespan="off",
+            )
         )
         self.thread = threading.Thread(target=self.web.run, daemon=True)
         self.thread.start()
@@ -181,8 +186,9 @@ def test_a_hostile_thread_is_reachable_by_clicks(filled: Shown, chromium: Any) -
 
 def test_two_checkpoints_can_be_compared_by_keyboard(filled: Shown, chromium: Any) -> None:
     chromium.get(filled.url("thread", id="user-1:chat", ns=""))
-    chromium.find_elements(By.NAME, "a")[2].send_keys(Keys.SPACE)
-    chromium.find_element(By.CSS_SELECTOR, "form .pages button").send_keys(Keys.ENTER)
+    chromium.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    chromium.set_window_size(1280, 900)
+    chromium.find_element(By.LINK_TEXT, "before").send_keys(Keys.ENTER)
     WebDriverWait(chromium, WAIT).until(lambda driver: "/diff?" in driver.current_url)
     assert "messages" in chromium.find_element(By.TAG_NAME, "main").text
     chromium.find_element(By.TAG_NAME, "body").send_keys(Keys.TAB)
@@ -215,11 +221,23 @@ def test_a_live_list_and_a_thread_page_show_changes(filled: Shown, chromium: Any
     assert errors(chromium) == []
 
 
+def test_a_change_is_confirmed_and_done_by_clicks(filled: Shown, chromium: Any) -> None:
+    """A browser says where a form comes from only if the referrer policy lets it."""
+    asyncio.run(put(Uniform(filled.saver), config("gone <b>"), {"n": 1}))
+    chromium.get(filled.url("thread", id="gone <b>"))
+    chromium.find_element(By.CSS_SELECTOR, ".changes summary").send_keys(Keys.ENTER)
+    chromium.find_element(By.CSS_SELECTOR, "button.danger").send_keys(Keys.ENTER)
+    WebDriverWait(chromium, WAIT).until(lambda driver: "1 checkpoint" in driver.find_element(By.TAG_NAME, "main").text)
+    chromium.find_element(By.CSS_SELECTOR, "button.danger").send_keys(Keys.ENTER)
+    WebDriverWait(chromium, WAIT).until(lambda driver: driver.find_elements(By.CSS_SELECTOR, ".filters"))
+    assert filled.saver.get_thread("gone <b>") is None and errors(chromium) == []
+
+
 @pytest.mark.slow
 def test_ten_thousand_checkpoints_are_shown_in_pages(filled: Shown, chromium: Any) -> None:
     asyncio.run(chain(Uniform(filled.saver), "long", 10_000))
     chromium.get(filled.url("thread", id="long"))
     assert len(chromium.find_elements(By.CSS_SELECTOR, "tr a.id")) == 100
-    chromium.find_element(By.LINK_TEXT, "Older").click()
+    chromium.find_element(By.LINK_TEXT, "Older turns").click()
     assert len(chromium.find_elements(By.CSS_SELECTOR, "tr a.id")) == 100
     assert "10,000" in chromium.find_element(By.TAG_NAME, "main").text and errors(chromium) == []

@@ -1,0 +1,185 @@
+"""The checkpoint page: the chat, its Markdown, tokens, JSON, children, and the lines of Python."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import fakeredis
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
+from tests.support.factories import chain, config, put
+from tests.support.inspecting import SECRET, browser, check_markup, links, make_thread
+from tests.support.uniform import Uniform
+from tests.support.wrappers import Around
+
+from redis_saver import RedisSaver
+from redis_saver._inspector import checkpoint_pages, values
+from redis_saver._inspector.pages import markdown
+
+PAYLOADS = (
+    "<script>alert(1)</script>",
+    "[click](javascript:alert(1))",
+    "[click](https://evil.example/)",
+    "![pixel](https://evil.example/p.png)",
+    "<https://evil.example/>",
+    '```js" onload="alert(1)\ncode\n```',
+    "[ref]\n\n[ref]: javascript:alert(1)",
+    "&#x202e;gnp.exe &lt;b&gt;",
+    "# head\n\n> quote\n\n- `<b>`\n\n<b onclick=alert(1)>x</b>",
+)
+
+
+def embedded() -> RedisSaver:
+    return RedisSaver(fakeredis.FakeRedis(version=(7,)))
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+async def test_markdown_of_messages_is_harmless(payload: str) -> None:
+    saver = embedded()
+    call = {"name": payload, "args": {payload: payload}, "id": payload}
+    said = [
+        HumanMessage(payload, name=payload),
+        AIMessage(payload, tool_calls=[call]),
+        ToolMessage(payload, tool_call_id="c"),
+    ]
+    await put(Uniform(saver), config("t"), {"messages": said})
+    async with browser(saver) as client:
+        text = (await client.get("/checkpoint?thread=t")).text
+    check_markup(text)
+    assert not re.search(r'(?:href|src)="[^"]*(?:evil|javascript)', text) and "\u202e" not in text
+    assert "evil.example" in text or "evil" not in payload, "nothing is hidden"
+
+
+def test_markdown_shows_lists_and_code() -> None:
+    assert markdown("**a**\n\n- b\n\n```\nc <d>\n```\n\n# e") == (
+        "<p><strong>a</strong></p>\n<ul>\n<li>b</li>\n</ul>\n<pre><code>c &lt;d&gt;\n</code></pre>\n<h4>e</h4>\n"
+    )
+
+
+async def test_a_page_renders_a_limited_number_of_characters() -> None:
+    saver = embedded()
+    await put(Uniform(saver), config("t"), {"messages": [AIMessage(f"**{at}** " * 1000) for at in range(20)]})
+    async with browser(saver) as client:
+        text = (await client.get("/checkpoint?thread=t")).text
+    assert text.count('class="markdown"') == values.MARKDOWN // 6000 and text.count('<p class="text"') == 14
+
+
+async def test_tokens_are_shown_by_message_and_channel() -> None:
+    saver = embedded()
+    usage: Any = {"input_tokens": 1000, "output_tokens": 200, "total_tokens": 1200}
+    hostile = AIMessage("b", usage_metadata=usage)
+    hostile.usage_metadata["total_tokens"] = "<b>"  # type: ignore[index,typeddict-item]
+    said = [AIMessage("a", usage_metadata=usage), AIMessage("c", usage_metadata=usage), HumanMessage("d"), hostile]
+    await put(Uniform(saver), config("t"), {"messages": said})
+    async with browser(saver) as client:
+        text = (await client.get("/checkpoint?thread=t")).text
+    assert text.count("1,200 tokens") == 2 and "2,400 tokens" in text and "<b> tokens" not in text
+
+
+async def test_values_are_downloaded_as_json_without_what_is_masked() -> None:
+    saver = embedded()
+    make_thread(saver, "t")
+    async with browser(saver, mask=["password", "token"]) as client:
+        text = (await client.get("/checkpoint?thread=t&ns=")).text
+        found = [one for one in links(text) if one.startswith("/json?")]
+        assert len(found) > 3
+        for url in found:
+            answer = await client.get(url)
+            assert answer.headers["content-type"] == "application/json" and SECRET not in answer.text
+            assert answer.headers["content-disposition"].startswith("attachment") and "<" not in answer.text
+            answer.json()
+        whole = (await client.get(found[0])).json()
+        assert whole["channels"]["messages"][0]["content"] == "What is the weather?"
+        assert whole["channels"]["facts"]["password"] == "masked" and whole["thread_id"] == "t"
+        (message,) = {one for one in found if "at=0" in one.split("&")}
+        assert (await client.get(message)).json()["content"] == "What is the weather?"
+
+
+async def test_values_that_json_lacks_become_texts() -> None:
+    saver = embedded()
+    strange = {"nan": float("nan"), "bytes": b"\0\1", "set": {1}, 5: "key", "deep": [[[{}]]], "text": "</script>"}
+    await put(Uniform(saver), config("t"), {"n": strange})
+    async with browser(saver) as client:
+        got = json.loads((await client.get("/json?thread=t&channel=n")).text)
+    assert got == {
+        "nan": "nan",
+        "bytes": "2 bytes: 00 01",
+        "set": [1],
+        "5": "key",
+        "deep": [[[{}]]],
+        "text": "</script>",
+    }
+
+
+async def test_a_checkpoint_links_to_all_its_children_nearby() -> None:
+    saver, calls = embedded(), list[Any]()
+    made = await chain(Uniform(saver), "t", 200)
+    old = made[100]["configurable"]["checkpoint_id"]
+    fork = await put(Uniform(saver), made[199] | {}, {"n": 1}, versions={"n": "f1"})
+    other = await put(Uniform(saver), made[199], {"n": 2}, versions={"n": "f2"})
+
+    def around(request: Any) -> Any:
+        calls.append(request)
+        return (yield request)
+
+    Around(saver, around)
+    async with browser(saver) as client:
+        text = (await client.get(f"/checkpoint?thread=t&ns=&id={old}")).text
+        assert made[101]["configurable"]["checkpoint_id"] in re.findall(r'title="([^"]*)">Child</a>', text)
+        assert len(calls) == 5, "the size, the checkpoint, its costs, and two for the children"
+        newest = made[199]["configurable"]["checkpoint_id"]
+        text = (await client.get(f"/checkpoint?thread=t&ns=&id={newest}")).text
+        found = set(re.findall(r'title="([^"]*)">Child \d</a>', text))
+        assert found == {one["configurable"]["checkpoint_id"] for one in (fork, other)}
+
+
+async def test_large_values_are_shown_only_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_pages, "LARGE", 50_000)
+    saver, longest = embedded(), 0
+    where = await put(Uniform(saver), config("t"), {"text": "x" * 60_000})
+    id_ = where["configurable"]["checkpoint_id"]
+
+    def around(request: Any) -> Any:
+        nonlocal longest
+        reply = yield request
+        longest = max(longest, len(repr(reply)))
+        return reply
+
+    Around(saver, around)
+    async with browser(saver) as client:
+        for url in (
+            "/checkpoint?thread=t",
+            f"/value?thread=t&ns=&id={id_}&channel=text",
+            f"/json?thread=t&ns=&id={id_}",
+        ):
+            longest = 0
+            text = (await client.get(url)).text
+            assert "Large values" in text and "60" in text and longest < 5_000, url
+            check_markup(text)
+            (wanted,) = [one for one in links(text) if "large=yes" in one]
+            assert "x" * 2_000 in (await client.get(wanted)).text
+        diff = f"a=thread%3Dt%26id%3D{id_}"
+        assert "Large values" in (await client.get(f"/diff?{diff}&b={diff[2:]}")).text
+
+
+async def test_the_page_has_the_lines_that_resume() -> None:
+    saver = embedded()
+    graph = StateGraph(MessagesState).add_node("ask", lambda _: {"messages": [interrupt("May I?")]})
+    compiled = graph.add_edge(START, "ask").compile(checkpointer=saver)
+    compiled.invoke({"messages": []}, config("a'</pre>"))
+    async with browser(saver) as client:
+        text = (await client.get("/checkpoint?thread=a'%3C/pre%3E")).text
+    check_markup(text)
+    from html import unescape
+
+    (code,) = re.findall(r'<pre class="code" tabindex="0">(.*?)</pre>', text, re.DOTALL)
+    lines = unescape(code).splitlines()
+    scope = {"graph": compiled, "Command": Command}
+    exec(lines[0], scope)
+    exec(lines[1], scope)
+    (said,) = compiled.get_state(config("a'</pre>")).values["messages"]
+    assert said.content == "yes" and lines[2].startswith("graph.update_state(config, ") and "'ask'" in lines[2]

@@ -1,0 +1,228 @@
+"""The rows of a thread that the tree command, the inspector and the demo show: turns, previews, questions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.func import entrypoint
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command, Send, interrupt
+from tests.support.factories import chain, config, put
+from tests.support.inspecting import SECRET, browser, check_markup, links, make_failed, make_thread, writer
+from tests.support.uniform import Target, Uniform, encryption
+from tests.support.wrappers import Around
+
+import fakeredis
+
+from redis_saver import RedisSaver
+from redis_saver._inspector.rows import PREVIEWED, TreeRow, page_of, text_tree, turns
+from redis_saver._inspector.source import Source
+from redis_saver._inspector.values import Mask
+
+
+USAGE: Any = {"input_tokens": 100, "output_tokens": 20, "total_tokens": 120}
+
+
+def embedded() -> RedisSaver:
+    return RedisSaver(fakeredis.FakeRedis(version=(7,)))
+
+
+def asks(state: Any) -> dict[str, Any]:
+    answer = interrupt({"question": "May I?"})
+    return {"messages": [ToolMessage(f"the human said {answer}", tool_call_id="c")]}
+
+
+def calls(state: Any) -> dict[str, Any]:
+    call = {"name": "cancel", "args": {"order": "4711", "token": SECRET}, "id": "c"}
+    return {"messages": [AIMessage("Let me see.", tool_calls=[call], usage_metadata=USAGE)]}
+
+
+def agent(saver: Any) -> Any:
+    graph = StateGraph(MessagesState).add_node("model", calls).add_node("tool", asks).add_edge(START, "model")
+    return graph.add_edge("model", "tool").compile(checkpointer=saver)
+
+
+def rows_of(saver: Any, thread: str, hides: Any = lambda _: False, **options: Any) -> list[TreeRow]:
+    """Return the rows of a thread, oldest first."""
+    entries = Source(saver).entries(thread, None, None, 1000, longest=PREVIEWED, **options)
+    return [row for turn in reversed(turns(entries, hides)) for row in reversed(turn.rows)]
+
+
+async def test_rows_tell_what_happened_in_turns(target: Target) -> None:
+    """A resume belongs to the turn that asked."""
+    saver, where = writer(target.url, target.prefix), config("t")
+    graph = agent(saver)
+    for said, answer in (("first", "yes"), ("second", "no"), ("third", None)):
+        graph.invoke({"messages": [HumanMessage(f"the {said} question")]}, where)
+        if answer:
+            graph.invoke(Command(resume=answer), where)
+    source = Source(target.uniform().saver)
+    entries = await asyncio.to_thread(source.entries, "t", None, None, 100, longest=PREVIEWED)
+    newest, middle, oldest = turns(entries)
+    assert [turn.number for turn in (newest, middle, oldest)] == [-1, -2, -3]
+    assert [turn.state for turn in (newest, middle, oldest)] == ["interrupted", "answered", "answered"]
+    assert all(turn.is_whole and turn.tokens == 120 for turn in (newest, middle, oldest))
+    shown = [(list(row.ran), list(row.next), row.preview, row.notice) for row in reversed(middle.rows)]
+    question = "ai: Let me see. calls cancel(order: 4711, token: hunter2)"
+    assert shown == [
+        ([], ["__start__"], "human: the second question", ""),
+        (["__start__"], ["model"], "", ""),
+        (["model"], ["tool"], question, "asked: question: May I?, answered: no"),
+        (["tool"], [], "tool: the human said no", ""),
+    ]
+    assert newest.rows[0].notice == "waits: question: May I?"
+    written = {one.checkpoint_id: 0 for one in saver.writes("t")}
+    for one in saver.writes("t"):
+        if one.applied_in:
+            written[one.applied_in[0]] = written.get(one.applied_in[0], 0) + (one.bytes or 0)
+    ran_tool = middle.rows[0]
+    assert ran_tool.bytes == written[ran_tool.entry.id] > 0
+    assert ran_tool.has("SAID NO", lambda _: False) and not ran_tool.has("first", lambda _: False)
+
+
+async def test_previews_need_no_further_round_trip_and_read_no_long_value() -> None:
+    saver, requests = embedded(), list[Any]()
+    where = await put(Uniform(saver), config("t"), {"messages": []}, checkpoint_id="1")
+    long = AIMessage("x" * 5_000_000)
+    await Uniform(saver).put_writes(where, [("messages", [long]), ("n", 1)], "task", "~__pregel_pull, bot")
+    await put(Uniform(saver), where, {"messages": [long]}, versions={"messages": "2"}, checkpoint_id="2")
+
+    def around(request: Any) -> Any:
+        reply = yield request
+        requests.append(reply)
+        return reply
+
+    Around(saver, around)
+    (_, row) = rows_of(saver, "t")
+    assert row.preview == "messages (5 MB)" and row.bytes > 5_000_000
+    assert len(requests) == 1 and len(repr(requests)) < 2_000
+
+
+def test_previews_of_an_encrypted_thread_are_read_with_its_key() -> None:
+    saver, where = RedisSaver(fakeredis.FakeRedis(version=(7,)), encryption=encryption()), config("t")
+    agent(saver).invoke({"messages": [HumanMessage("a secret question")]}, where)
+    rows = rows_of(saver, "t")
+    assert rows[0].preview == "human: a secret question" and rows[-1].notice == "waits: question: May I?"
+    assert rows[0].bytes > len("a secret question")
+
+
+def test_the_nodes_of_sends_and_branches_of_a_fork_are_told_apart() -> None:
+    saver, where = embedded(), config("t")
+    graph = (
+        StateGraph(MessagesState)
+        .add_node("plan", lambda _: {})
+        .add_node("work", lambda state: {"messages": [AIMessage(f"did {state['n']}", usage_metadata=USAGE)]})
+    )
+    graph.add_edge(START, "plan").add_conditional_edges(
+        "plan", lambda _: [Send("work", {"n": at}) for at in range(2)], ["work"]
+    )
+    compiled = graph.compile(checkpointer=saver)
+    compiled.invoke({"messages": [HumanMessage("go")]}, where)
+    rows = rows_of(saver, "t")
+    assert (list(rows[-1].ran), rows[-1].preview) == (["work"], "ai: did 1") and list(rows[-2].next) == ["work"]
+    assert sum(rows[-1].tokens.values()) == 240, "messages without ids are told apart"
+    planned = next(one for one in compiled.get_state_history(where) if one.next == ("work", "work"))
+    compiled.update_state(planned.config, {"messages": [AIMessage("a human wrote")]}, as_node="plan")
+    forked = rows_of(saver, "t")[-1]
+    assert forked.entry.source == "update" and forked.preview == "messages changed"
+    (turn,) = turns(Source(saver).entries("t", None, None, 100, longest=PREVIEWED))
+    assert len({lane for lane, *_ in text_tree([turn])}) == 3, "a straight lane, then one for each branch"
+
+
+def test_subgraphs_failures_and_masked_values() -> None:
+    saver = embedded()
+    make_thread(saver, "t")
+    make_failed(saver, "fails")
+    drawn = [(lane, row) for lane, _, row in text_tree(turns(Source(saver).entries("t", None, None, 100)))]
+    assert {bool(row.entry.ns) for lane, row in drawn if "┊" in lane} == {True}
+    assert [row.notice for row in rows_of(saver, "fails")][-1].startswith("failed: ValueError")
+    for patterns, hidden, kept in (
+        (["token", "password"], [SECRET], "search(q: <script>, token: masked)"),
+        (["content", "args", "password"], [SECRET, "weather"], "ai: masked calls search(masked)"),
+        (["messages", "__*"], ["weather", "May I"], "messages: masked"),
+        (["*"], [SECRET, "weather", "May I"], "masked"),
+    ):
+        mask = Mask(patterns)
+        rows = rows_of(saver, "t", mask.hides)
+        shown = " ".join(f"{row.preview} {row.notice}" for row in rows)
+        assert not any(text in shown for text in hidden) and kept in shown, patterns
+        assert not any(row.has(text, mask.hides) for text in hidden for row in rows), patterns
+
+
+def test_hostile_values_make_one_short_printable_line() -> None:
+    saver = embedded()
+    uniform = Uniform(saver)
+    deep: Any = "end"
+    for _ in range(200):
+        deep = [deep]
+    strange = {
+        "lines": "a\nb\x1b[31m\u202e" + "z" * 3000, "deep": deep, "empty": [], "bytes": b"\0" * 3000,
+        "wide": {f"k{at}": at for at in range(400)}, "number": 2**63,
+    }  # fmt: skip
+
+    async def fill() -> None:
+        where = await put(uniform, config("t"), {}, checkpoint_id="1")
+        await uniform.put_writes(where, list(strange.items()), "task", "~__pregel_pull, \x1bnode")
+        await uniform.put_writes(where, [("__interrupt__", "\n" * 500 + "?")], "other", f"~__pregel_push, {'9' * 5000}")
+        await put(uniform, where, {}, versions=dict.fromkeys(strange, "2"), checkpoint_id="2")
+
+    asyncio.run(fill())
+    for row in rows_of(saver, "t"):
+        for text in (row.preview, row.notice):
+            assert text.isprintable() and len(text) <= 201
+    assert "lines: a b\\x1b[31m" in row.preview
+
+
+def test_an_entrypoint_shows_what_it_returns() -> None:
+    saver = embedded()
+
+    @entrypoint(checkpointer=saver)
+    def flow(number: int) -> dict[str, Any]:
+        return {"sum": number + 1, "approved": interrupt("ok?")}
+
+    flow.invoke(3, config("t"))
+    flow.invoke(Command(resume="yes"), config("t"))
+    first, last = rows_of(saver, "t")
+    assert (list(first.next), first.notice) == (["__start__", "flow"], "asked: ok?, answered: yes")
+    assert (list(last.ran), last.preview) == (["flow"], "returns: sum: 4, approved: yes")
+
+
+async def test_pages_hold_whole_turns_and_a_search_finds_text() -> None:
+    saver, where = embedded(), config("t")
+    graph = agent(saver)
+    for at in range(30):
+        graph.invoke({"messages": [HumanMessage(f"question <{at}>")]}, where)
+        graph.invoke(Command(resume="yes"), where)
+    entries = Source(saver).entries("t", None, None, 1000, longest=PREVIEWED)
+    got, older = page_of(entries[:51], 50)
+    assert len(got) == 12 and all(turn.is_whole for turn in got) and older == got[-1].first.entry.id
+    async with browser(saver) as client:
+        text = (await client.get("/thread?id=t")).text
+        check_markup(text)
+        assert text.count('<details class="turn"') == 25 and text.count('<details class="turn" open') == 1
+        (more,) = [one for one in links(text) if "before=" in one]
+        text = (await client.get(more)).text
+        assert ">-26</b>" in text and ">-30</b>" in text and ">-25</b>" not in text
+        found = (await client.get("/thread?in=id%3Dt&q=question+%3C7%3E")).text
+        assert found.count('<details class="turn" open') == 1 == found.count('class="found"')
+        assert "question &lt;7&gt;" in found and ">-23</b>" in found
+        assert "No turn here has this text." in (await client.get("/thread?id=t&q=nothing+like+it")).text
+
+
+async def test_forks_of_old_turns_stay_on_a_page() -> None:
+    """A turn whose beginning is on an older page is shown as long as it has newer checkpoints than others."""
+    saver = embedded()
+    uniform = Uniform(saver)
+    made = await chain(uniform, "t", 150)
+    old = made[3]["configurable"]["checkpoint_id"]
+    for at in range(3):
+        await put(uniform, config("t", "", old), {"n": at}, versions={"n": f"f{at}"})
+    seen, url = list[str](), "/thread?id=t"
+    async with browser(saver) as client:
+        while url:
+            text = (await client.get(url)).text
+            seen += [one.partition("&id=")[2] for one in links(text) if one.startswith("/checkpoint?thread=t&ns=&id=")]
+            url = next((one for one in links(text) if "before=" in one), "")
+    assert len(seen) == len(set(seen)) == 153
