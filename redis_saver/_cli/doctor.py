@@ -196,7 +196,7 @@ def _inspect(
         mask PATTERN: Hide the values of channels, keys and fields with such a name (*token*); '*' hides all
             values. May be repeated.
         token TEXT: Token in the URL. Default: a random one.
-        allow_changes: Let users delete and pin threads, and set their TTL.
+        allow_changes: Let users pin, prune, copy and delete threads, and set their TTL.
 
     Exit codes:
         2: an argument, a URL or a login is wrong, a package is missing (extra inspector), or the port is taken.

@@ -156,9 +156,10 @@ class Turn(NamedTuple):
         return self.rows[-1]
 
     @property
-    def last(self) -> TreeRow:
-        """Its newest checkpoint of the root, or of a subgraph if it has none."""
-        return next((row for row in self.rows if not row.entry.ns), self.rows[0])
+    def answer(self) -> str:
+        """The last preview after that of its first checkpoint, of the root if that has one."""
+        said = [row for row in self.rows[:-1] if row.preview]
+        return next((row.preview for row in said if not row.entry.ns), said[0].preview if said else "")
 
     @property
     def is_whole(self) -> bool:
@@ -230,13 +231,12 @@ def page_of(
 
 
 def _row(entry: Entry, parent: Entry | None, hides: Hides, *, is_continued: bool) -> TreeRow:
-    ran, special = (
-        (ran_between(parent, entry) if parent and entry.source != "input" else ()),
-        [w for w in entry.writes if w.channel in _SPECIAL],
-    )
+    ran = ran_between(parent, entry) if parent and entry.source != "input" else ()
+    special = [write for write in entry.writes if write.channel in _SPECIAL]
     made = [write for write in entry.writes if node_of(entry, write) == _START] if entry.source == "input" else []
     if parent and not made and ran != (_START,):  # the input has what its first step wrote
-        changed = [w for w in parent.writes if parent.versions.get(w.channel) != entry.versions.get(w.channel)]
+        new = {name for name, version in entry.versions.items() if parent.versions.get(name) != version}
+        changed = [write for write in parent.writes if write.channel in new]
         is_loop = entry.source == "loop"
         its = [write for write in changed if bool(write.path) == is_loop]  # branches share their parent's writes
         made = sorted(its or (changed if is_loop else ()), key=lambda write: write.path)

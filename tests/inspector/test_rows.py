@@ -73,6 +73,7 @@ async def test_rows_tell_what_happened_in_turns(target: Target) -> None:
         (["tool"], [], "tool: the human said no", ""),
     ]
     assert newest.rows[0].notice == "waits: question: May I?"
+    assert newest.answer == question and middle.answer == "tool: the human said no"
     written = {one.checkpoint_id: 0 for one in saver.writes("t")}
     for one in saver.writes("t"):
         if one.applied_in:
@@ -80,6 +81,15 @@ async def test_rows_tell_what_happened_in_turns(target: Target) -> None:
     ran_tool = middle.rows[0]
     assert ran_tool.bytes == written[ran_tool.entry.id] > 0
     assert ran_tool.has("SAID NO", lambda _: False) and not ran_tool.has("first", lambda _: False)
+
+
+async def test_the_answer_of_a_turn_is_the_last_that_was_said() -> None:
+    """A node that says nothing may run last."""
+    graph = StateGraph(MessagesState).add_node("model", calls).add_node("audit", lambda _: {}).add_edge(START, "model")
+    saver = embedded()
+    graph.add_edge("model", "audit").compile(checkpointer=saver).invoke({"messages": [HumanMessage("hi")]}, config("t"))
+    (turn,) = turns(Source(saver).entries("t", None, None, 100, longest=PREVIEWED))
+    assert not turn.rows[0].preview and turn.answer.startswith("ai: Let me see.")
 
 
 async def test_previews_need_no_further_round_trip_and_read_no_long_value() -> None:
