@@ -20,6 +20,7 @@ from redis_saver._cli import screen
 from redis_saver._cli.looking import thread_json
 from redis_saver._cli.options import EVERY, JSON, MAX_NUMBER, command, duration, labels_of, past, span, words_of
 from redis_saver._cli.servers import Savers, Servers, postgres_url, redis_url
+from redis_saver._common.config import Address
 from redis_saver._common.display import counted, printable, shown
 from redis_saver._inspector.values import ago, left
 from redis_saver._migrate.opening import opened_cold, opened_store
@@ -282,12 +283,22 @@ def _prune(
 
 
 @command("copy", _CODES)
-def _copy(servers: Servers, source: str, target: str, *, replace: bool = False, as_json: bool = JSON) -> int:
+def _copy(
+    servers: Servers,
+    source: str,
+    target: str,
+    *,
+    until: str | None = None,
+    replace: bool = False,
+    as_json: bool = JSON,
+) -> int:
     """Copy a thread with all its history. The copy appears in one step, and has no TTL.
 
     Options:
         source SOURCE: Name of the thread.
         target TARGET: Name of the copy.
+        until CHECKPOINT: Copy only this checkpoint and older ones, with their pending writes, to try again from there.
+            Id of a checkpoint, or the beginning or end of one.
         replace: Replace TARGET if it exists.
     """
     with servers.savers(readable=False) as savers:
@@ -296,7 +307,12 @@ def _copy(servers: Servers, source: str, target: str, *, replace: bool = False, 
         if not replace and savers.saver.get_thread(target) is not None:
             raise EndpointError(f"thread {screen.named(target)} exists already: add --replace, or name another TARGET")
         savers.refuse_cold_backed(target, "copied")
-        savers.saver.copy_thread(source, target)
+        if until is None:
+            savers.saver.copy_thread(source, target)
+        elif savers.source.tiers is not None:
+            raise EndpointError("--until: a copy over two tiers has the whole thread; leave out --until or --postgres")
+        else:
+            savers.source.copy(source, target, savers.source.search(Address(source, "", until)).checkpoint["id"])
         info = savers.source.thread(target)
     text = f"copied: {screen.named(target)} has {_size(info)}"
     screen.show({**thread_json(info), "copied_from": source}, text, as_json=as_json)

@@ -31,7 +31,10 @@ from redis_saver.errors import EndpointError, ThreadNotFound
 STATES = {"orphaned": "red", "interrupted": "yellow", "failed": "red", "active": ""}
 """Styles of states."""
 MARKS = {"interrupted": "◆", "answered": "◇", "failed": "✗", "": "●"}
-_WRITES = "redis-saver writes lists the writes"
+_DELTA = (
+    "These DeltaChannels have no snapshot here, only changes, which redis-saver writes and tree --find show. Your graph "
+    "makes the values"
+)
 _LIMIT: Any = typer.Option(100, min=1, max=MAX_NUMBER)
 _TREE, _SEARCHED = 100, 2_000
 """Number of checkpoints that `tree` reads by default, and when it looks for a turn or a text."""
@@ -299,7 +302,7 @@ class _Values:
         screen.line("channels" if channels else "no channel has a value")
         self._print(channels)
         if missing := sorted(unstored(saved.metadata)):
-            screen.note(f"not shown, as a snapshot is missing: {names(missing)}. {_WRITES}")
+            screen.note(f"not shown: {names(missing)}. {_DELTA}")
         writes = saved.pending_writes or ()
         if pending := [[screen.named(task), screen.named(name), *self._texts(value)] for task, name, value in writes]:
             screen.line("pending writes")
@@ -371,7 +374,7 @@ def _tree(
     Options:
         ns NAMESPACE: Only this namespace, empty for the root. Default: all.
         turn N: Only this turn: -1 for the newest, -2 for the one before.
-        find TEXT: Only turns with this text in an id, a node, a preview, or a value that was read.
+        find TEXT: Only turns with this text in an id, a node, a preview, a value that was read, or a time (2026-11-24 19:).
         limit N: Read the newest N checkpoints, 50 in a round trip. Default: 100, or 2,000 with --turn or --find.
         svg FILE: Write these turns as a picture to this new file instead.
     """
@@ -393,15 +396,18 @@ def _tree(
             screen.emit(tree_json(thread, its_turn, row))
         cells.append(tree_cells(lane, "" if its_turn.number == last else str(its_turn.number), row))
         last = its_turn.number
-    columns = ("", "turn", "checkpoint", "ran", "says", "created", "bytes", "next")
+    columns = ("", "turn", "checkpoint", "ran", "says", "created (UTC)", "bytes", "next")
     if cells and not as_json:
-        screen.table(columns, cells, right=("turn", "bytes"), ids=("checkpoint",), whole=("", "created"), least=_SAYS)
+        screen.table(
+            columns, cells, right=("turn", "bytes"), ids=("checkpoint",), whole=("", "created (UTC)"), least=_SAYS
+        )
     if not entries:
         screen.note(f"no checkpoint{'' if ns is None else f' in namespace {screen.named(ns)}'}")
     elif not shown:
-        screen.note(f"no such turn among the {counted(len(grouped), 'turn')} of the newest {most:,} checkpoints")
+        screen.note(f"no such turn among the newest {counted(len(grouped), 'turn')}, which were read")
     if older:
-        screen.note(f"only the newest {counted(len(grouped), 'turn')}; --limit shows more than {most:,} checkpoints")
+        more = "--find and --turn look further back" if most == _TREE else "--limit reads more"
+        screen.note(f"only the newest {counted(len(grouped), 'turn')}: {more}")
     return 0
 
 
@@ -450,7 +456,7 @@ def _diff(
     elif not compared.not_compared:
         screen.line("no channel differs")
     if compared.not_compared:
-        screen.note(f"not compared, as a snapshot is missing: {names(compared.not_compared)}. {_WRITES}")
+        screen.note(f"not compared: {names(compared.not_compared)}. {_DELTA}")
     return 0
 
 

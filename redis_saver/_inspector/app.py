@@ -25,7 +25,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redis_saver._common import postgres, ttl as ttls
-from redis_saver._common.config import Address
 from redis_saver._common.display import counted, error_text, printable, shown
 from redis_saver._common.logs import log_text
 from redis_saver._inspector.checkpoint_pages import CheckpointPages, Large
@@ -252,7 +251,7 @@ def _planned_copy(source: Source, thread: str, form: Mapping[str, str]) -> _Chan
         raise Refused("a copy up to a checkpoint needs a saver of one tier. The command redis-saver copy copies all")
     if not target or target == thread:
         raise Refused("write the name of another thread")
-    count = sum(each <= newest for each in source.ids(Address(thread, "", None)))
+    count = sum((each.checkpoint_id or "") <= newest for each in source.addresses(thread))
     if not count:
         raise Refused("there is no such checkpoint")
     text = (

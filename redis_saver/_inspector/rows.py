@@ -15,7 +15,7 @@ from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._common import times
 from redis_saver._common.display import shown
 from redis_saver._inspector.source import Source
-from redis_saver._inspector.values import Hides, gist, messages_in, nothing, one_line, size, texts, used_tokens
+from redis_saver._inspector.values import Hides, gist, messages_in, moment, nothing, one_line, size, texts, used_tokens
 from redis_saver._tiered.thread_info import Damaged
 
 T = TypeVar("T")
@@ -134,8 +134,9 @@ class TreeRow(NamedTuple):
     """Channels and values of the writes that made it, and of its own questions, answers and errors."""
 
     def has(self, text: str, hides: Hides) -> bool:
-        """True if its id, its previews, or its values contain a text, in upper or lower case."""
-        shown_here = (self.entry.ns, self.entry.id, *self.ran, self.preview, self.notice)
+        """True if its id, its time (UTC), its previews, or its values contain a text, in upper or lower case."""
+        made = moment(self.entry.created_at)
+        shown_here = (self.entry.ns, self.entry.id, *self.ran, self.preview, self.notice, made, made.replace(" ", "T"))
         wanted = text.lower()
         return any(wanted in each.lower() for each in shown_here) or any(
             wanted in each.lower() for channel, value in self.values for each in texts(channel, value, hides)

@@ -200,8 +200,9 @@ class Source:
     def search(self, address: Address) -> CheckpointTuple:
         """Read a checkpoint, as `get` does. The address may have only the beginning or the end of the id.
 
-        Cost: a shortened id takes one more round trip, which reads all ids of the namespace. If Redis has no such id,
-        the cold saver lists its newest 1,000 checkpoints.
+        If the namespace has no such id, the thread's others are searched. Cost: a shortened id, or one of another
+        namespace, takes one more round trip, which reads all ids of the thread. If Redis has no such id, the cold saver
+        lists its newest 1,000 checkpoints of the namespace.
 
         Raises:
             EndpointError: Several ids match.
@@ -209,27 +210,31 @@ class Source:
         """
         if (saved := self.find(address)) is not None:
             return saved
-        part, matching = (address.checkpoint_id or "").lstrip("…"), list[str]()
-        for ids in (self.ids, self._cold_ids) if part else ():
-            matching = matching or [name for name in ids(address) if name.startswith(part) or name.endswith(part)]
-        if len(matching) > 1:
-            listed = ", ".join(map(printable, matching[:_MAX_LISTED]))
-            more = f" and {len(matching) - _MAX_LISTED:,} more" if len(matching) > _MAX_LISTED else ""
-            raise EndpointError(f"{len(matching):,} checkpoints begin or end with {shown(part)}: {listed}{more}")
-        return self.get(address._replace(checkpoint_id=matching[0]) if matching else address)
+        part = (address.checkpoint_id or "").lstrip("…")
 
-    def ids(self, address: Address) -> list[str]:
-        """Return the ids of a namespace in Redis."""
-        index, _ = self._context.keyspace.keys(address.thread_id)
-        ns = names.component(address.checkpoint_ns)
-        bounds = b"[c" + ns, b"(c" + ns[:-1] + b"\1"
-        members = driver_of(self._hot).run(_command("ZRANGEBYLEX", index, *bounds))
-        return [names.name_of(member[1 + len(ns) :]) for member in members]
+        def matching(listed: Sequence[Address]) -> list[Address]:
+            return [one for one in listed if (name := one.checkpoint_id or "").startswith(part) or name.endswith(part)]
 
-    def _cold_ids(self, address: Address) -> list[str]:
-        """Return the newest ids of a namespace in the cold saver."""
+        everywhere = matching(self.addresses(address.thread_id)) if part else []
+        chosen = [one for one in everywhere if one.checkpoint_ns == address.checkpoint_ns]
+        chosen = chosen or (matching(self._in_cold(address)) if part else []) or everywhere
+        if len(chosen) > 1:
+            listed = ", ".join(printable(one.checkpoint_id or "") for one in chosen[:_MAX_LISTED])
+            more = f" and {len(chosen) - _MAX_LISTED:,} more" if len(chosen) > _MAX_LISTED else ""
+            raise EndpointError(f"{len(chosen):,} checkpoints begin or end with {shown(part)}: {listed}{more}")
+        return self.get(chosen[0] if chosen else address)
+
+    def addresses(self, thread: str) -> list[Address]:
+        """Return the checkpoints of a thread in Redis, by namespace and id. Cost: one round trip."""
+        index, _ = self._context.keyspace.keys(thread)
+        members = driver_of(self._hot).run(_command("ZRANGEBYLEX", index, b"[c", b"(d"))
+        return [Address(thread, *names.components(member[1:])) for member in members]
+
+    def _in_cold(self, address: Address) -> list[Address]:
+        """Return the newest checkpoints of a namespace in the cold saver."""
         config = configs.to_config(address.thread_id, address.checkpoint_ns, "")
-        return [saved.checkpoint["id"] for saved in self._cold("list", (config,), {"limit": _MAX_COLD_IDS})]
+        saved = self._cold("list", (config,), {"limit": _MAX_COLD_IDS})
+        return [address._replace(checkpoint_id=each.checkpoint["id"]) for each in saved]
 
     def children(self, address: Address) -> list[Address]:
         """Return the children among the next 50 checkpoints of the namespace in Redis. Cost: two round trips."""

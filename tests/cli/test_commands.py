@@ -177,7 +177,7 @@ def test_show_prints_a_thread_and_a_checkpoint(place: Place) -> None:
 def test_tree_draws_the_forks_of_each_namespace(place: Place) -> None:
     place.live()
     assert place.run("tree", "talk") == (
-        "     turn  checkpoint  ran  says  created  bytes  next\n"
+        "     turn  checkpoint  ran  says  created (UTC)  bytes  next\n"
         "●  -2  001  loop  messages, n changed  2026-11-21 10:00:00  0  -\n"
         "◇  002  node  asked: ok?  2026-11-21 10:00:00  0  ask\n"
         "├─◆  003  node  waits: ok?  2026-11-21 10:00:00  1  ask\n"
@@ -201,14 +201,14 @@ def test_tree_shows_a_turn_or_those_with_a_text(place: Place) -> None:
     for at in range(40):
         compiled.invoke({"log": [f"order {at}\x1b[31m"]}, config("t"), durability="sync")
     assert {one["turn"] for one in place.json("tree", "t")} == set(range(-33, 0))
-    assert "only the newest 33 turns; --limit" in place.err
+    assert "only the newest 33 turns: --find and --turn" in place.err
     rows = place.json("tree", "t", "--turn", "-40")
     assert [one["ran"] for one in rows] == [[], ["__start__"], ["work"]] and place.err == ""
     assert rows[0]["preview"] == "log: 1 element: order 0\\x1b[31m" and rows[1]["next"] == ["work"]
     found = place.run("tree", "t", "--find", "ORDER 17")
     assert found.count("\n") == 4 and "-23" in found and "\x1b" not in found
     assert place.run("tree", "t", "--find", "order 17", "--turn", "-1") == ""
-    assert "no such turn among the 40 turns" in place.err
+    assert "no such turn among the newest 40 turns" in place.err
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
@@ -273,12 +273,12 @@ def test_diff_names_channels_that_it_cannot_compare(place: Place) -> None:
         assert ("no channel differs" in place.run("diff", "delta", other, one)) == (
             not found.channels and not found.not_compared
         )
-        assert ("as a snapshot is missing: messages." in place.err) == bool(found.not_compared)
+        assert ("not compared: messages." in place.err) == bool(found.not_compared)
         told.add(bool(found.not_compared))
         (shown,) = place.json("show", "delta", one)
         assert ("messages" in shown["checkpoint"]["channels"]) == (shown["checkpoint"]["not_stored"] == [])
         place.run("show", "delta", one)
-        assert ("as a snapshot is missing: messages." in place.err) == bool(shown["checkpoint"]["not_stored"])
+        assert ("not shown: messages." in place.err) == bool(shown["checkpoint"]["not_stored"])
     assert told == {True, False}
 
 
@@ -387,6 +387,29 @@ def test_copy_copies_all_checkpoints(place: Place) -> None:
     assert "'nobody'" in place.refused("copy", "nobody", "b")
     found = [list(place.saver.list(config(name, None))) for name in ("talk", EVIL)]
     assert [one.checkpoint for one in found[0]] == [one.checkpoint for one in found[1]]
+    (copied,) = place.json("copy", "talk", "then", "--until", "002")
+    kept = list(place.saver.list(config("then", None)))
+    assert [one.checkpoint["id"] for one in kept] == ["002", "001"] and copied["checkpoints"] == 2
+    assert kept[0].pending_writes
+    place.refused("copy", "talk", "never", "--until", "9")
+    assert place.saver.get_thread("never") is None
+
+
+def test_a_checkpoint_of_a_subgraph_is_found_by_its_id_alone(place: Place) -> None:
+    place.live()
+    for name in ("005", "05"):
+        (shown,) = place.json("show", "talk", name)
+        assert shown["checkpoint"]["channels"] == {"inner": 1}
+    place.refused("show", "talk", "6")
+
+
+def test_tree_finds_turns_by_their_time(place: Place) -> None:
+    for day in (23, 24):
+        made = checkpoint({"n": day}, {"n": f"{day}"}, checkpoint_id=f"{day:03}")
+        made["ts"] = f"2026-11-{day}T19:30:00+00:00"
+        place.saver.put(config("talk"), made, {"source": "input", "step": 1, "parents": {}}, {"n": f"{day}"})
+    for text in ("2026-11-24 19:", "2026-11-24T19"):
+        assert [one["checkpoint_id"] for one in place.json("tree", "talk", "--find", text)] == ["024"]
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ def test_tree_writes_a_new_picture(tmp_path: Path, capsys: pytest.CaptureFixture
     words = ["tree", "waits", "--redis", server.url, "--svg", str(target)]
     assert main([*words, "--limit", "3"]) == 0
     told = capsys.readouterr()
-    assert told.out == f"{target}: 3 checkpoints\n" and "--limit shows more" in told.err
+    assert told.out == f"{target}: 3 checkpoints\n" and "--limit reads more" in told.err
     first = target.read_text(encoding="utf-8")
     assert first.count("<circle") == 3
     assert main(words) == 2 and target.read_text(encoding="utf-8") == first, "it overwrites no file"
