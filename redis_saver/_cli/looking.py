@@ -26,6 +26,7 @@ from redis_saver._inspector import picture
 from redis_saver._inspector.health import OTHER_PREFIX
 from redis_saver._inspector.rows import PREVIEWED, TreeRow, Turn, list_threads, page_of, text_tree
 from redis_saver._inspector.values import ago, gist, left, moment, nothing, owner_text, state_of
+from redis_saver._migrate.files import new_file
 from redis_saver.errors import EndpointError, ThreadNotFound
 
 STATES = {"orphaned": "red", "interrupted": "yellow", "failed": "red", "active": ""}
@@ -413,12 +414,11 @@ def _tree(
 
 def _draw(svg: Path, drawing: str, checkpoints: int, *, as_json: bool) -> None:
     name = screen.named(str(svg))
+    if svg.exists() or svg.is_symlink():
+        raise EndpointError(f"--svg {name}: it exists already; write another name, or remove it. Nothing was written")
     try:
-        with svg.open("x", encoding="utf-8") as file:
-            file.write(drawing)
-    except FileExistsError as error:
-        text = f"--svg {name}: it exists already; write another name, or remove it. Nothing was written"
-        raise EndpointError(text) from error
+        with new_file(svg) as file:
+            file.write(drawing.encode())
     except OSError as error:
         raise EndpointError(f"--svg {name}: {printable(str(error))}") from error
     report = {"file": str(svg), "checkpoints": checkpoints}

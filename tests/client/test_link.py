@@ -175,10 +175,22 @@ def test_a_guard_precedes_commands_and_scans() -> None:
 
 def test_a_scan_restarts_after_a_failure() -> None:
     at = link(Nodes())
-    position, keys = played(at.answer(Scan(b"*", None)), [{"a:1": 5}, [b"k"]])[0]
+    (position, keys), seen = played(at.answer(Scan(b"*", None)), ResponseError("unknown command"), [{"a:1": 5}, [b"k"]])
     assert (position, keys) == ((["a:1", "b:2"], 5), [b"k"])
+    assert [verb.command[0] for verb in seen] == ["CLUSTERSCAN", "SCAN"]
     _, seen = played(at.answer(Scan(b"*", position)), redis.ConnectionError("lost"), [{"a:1": 0}, []])
     assert [verb.command[1] for verb in seen] == [5, 0]
+
+
+def test_a_scan_of_a_whole_cluster_continues_after_a_failure() -> None:
+    at = link(Nodes())
+    (position, keys), _ = played(at.answer(Scan(b"*", None)), [b"b-cursor", [b"k"]])
+    assert (position, keys) == (b"b-cursor", [b"k"])
+    (position, _), seen = played(at.answer(Scan(b"*", position)), redis.ConnectionError("lost"), [b"0", []])
+    assert position is None
+    assert [(verb.command[:2], verb.node) for verb in seen] == [(("CLUSTERSCAN", b"b-cursor"), B)] * 2
+    with pytest.raises(ResponseError, match="cursor"):  # only the first page shows that the server lacks it
+        played(at.answer(Scan(b"*", b"b-cursor")), ResponseError("invalid cursor"))
 
 
 def test_an_interrupted_exchange_is_closed() -> None:

@@ -197,7 +197,7 @@ def test_tree_writes_a_new_picture(tmp_path: Path, capsys: pytest.CaptureFixture
     told = capsys.readouterr()
     assert told.out == f"{target}: 3 checkpoints\n" and "--limit reads more" in told.err
     first = target.read_text(encoding="utf-8")
-    assert first.count("<circle") == 3
+    assert first.count("<circle") == 3 and not target.stat().st_mode & 0o077, "it quotes what was said"
     assert main(words) == 2 and target.read_text(encoding="utf-8") == first, "it overwrites no file"
     assert "it exists already" in capsys.readouterr().err
     assert main([*words[:-1], str(tmp_path / "missing" / "tree.svg")]) == 2
