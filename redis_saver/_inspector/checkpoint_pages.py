@@ -96,7 +96,7 @@ class CheckpointPages:
             "costs": costs, "most": max((size.bytes for _, size in costs), default=0),
             "metadata": [trees.tree(name, value) for name, value in (saved.metadata or {}).items()],
             "next": next_nodes(saved), "written": self._written(trees, saved), "children": children,
-            "code": _code(saved, is_newest=not children),
+            "code": _code(saved, is_newest=not children), "caller": _caller(saved),
         }  # fmt: skip
 
     def _saved(self, arguments: Query) -> tuple[CheckpointTuple, Mapping[str, Size]]:
@@ -383,6 +383,13 @@ def next_nodes(saved: CheckpointTuple) -> list[str]:
     return sorted(str(node) for node in nodes)
 
 
+def _caller(saved: CheckpointTuple) -> Address | None:
+    """Return the checkpoint of the root that called the subgraph of a checkpoint. None for the root, or if unknown."""
+    where, parents = address(saved.config), dict(saved.metadata).get("parents")
+    caller = parents.get("") if isinstance(parents, Mapping) else None
+    return Address(where.thread_id, "", caller) if where.checkpoint_ns and isinstance(caller, str) else None
+
+
 def _code(saved: CheckpointTuple, *, is_newest: bool) -> str:
     """Return the lines of Python that resume and edit, with the real ids. LangGraph resumes only the newest one."""
     where, nodes = address(saved.config), next_nodes(saved)
@@ -393,9 +400,12 @@ def _code(saved: CheckpointTuple, *, is_newest: bool) -> str:
         resume = f"Command(resume={ {str(getattr(each, 'id', '')): 'yes' for each in asked}!r})"
         config = f"{{'configurable': {{'thread_id': {where.thread_id!r}}}}}"
     node = f", as_node={nodes[0]!r}" if nodes else ""
+    what = "answers" if asked and is_newest else "runs on from here, and calls tools again"
+    edit = f"as if {nodes[0]} had written this instead of running" if nodes else "in a fork"
     lines = (
         f"config = {{'configurable': {where._asdict()!r}}}",
-        f"graph.invoke({resume}, {config})  # {'answers' if asked and is_newest else 'runs on from here'}",
-        f"graph.update_state(config, {{'messages': []}}{node})  # edits, in a fork",
+        f"graph.invoke({resume}, {config})  # {what}",
+        f"new = graph.update_state(config, {{'messages': []}}{node})  # {edit}",
+        "graph.invoke(None, new)",
     )
     return visible("\n".join(lines))

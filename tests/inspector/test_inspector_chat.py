@@ -182,4 +182,20 @@ async def test_the_page_has_the_lines_that_resume() -> None:
     exec(lines[0], scope)
     exec(lines[1], scope)
     (said,) = compiled.get_state(config("a'</pre>")).values["messages"]
-    assert said.content == "yes" and lines[2].startswith("graph.update_state(config, ") and "'ask'" in lines[2]
+    assert said.content == "yes" and lines[2].startswith("new = graph.update_state(config, ")
+    assert "as_node='ask'" in lines[2] and lines[3] == "graph.invoke(None, new)"
+
+
+async def test_a_checkpoint_of_a_subgraph_leads_to_its_caller() -> None:
+    """Only the caller can be resumed."""
+    saver = embedded()
+    make_thread(saver, "t")
+    inner = next(one for one in saver.list(config("t", None)) if one.config["configurable"]["checkpoint_ns"])
+    caller = inner.metadata["parents"][""]
+    async with browser(saver) as client:
+        ns = inner.config["configurable"]["checkpoint_ns"]
+        text = (await client.get("/checkpoint", params={"thread": "t", "ns": ns})).text
+        (link,) = re.findall(r'<a href="([^"]*)">its caller</a>', text)
+        assert 'class="code"' not in text and caller in link
+        root = (await client.get(link.replace("&amp;", "&"))).text
+        assert 'class="code"' in root and "its caller" not in root

@@ -185,7 +185,7 @@ async def test_a_read_only_user_suffices_and_nothing_is_written(kind: Any) -> No
             raw.config_resetstat()
             async with browser(saver) as pages:
                 found = await crawled(pages)
-                assert "has no value here" in (await pages.get("/checkpoint?thread=delta")).text
+                assert "without a snapshot here" in (await pages.get("/checkpoint?thread=delta")).text
                 assert (await pages.get("/newer?id=waits&seen=")).status_code == 286
                 assert (await pages.get("/thread?id=waits&q=weather")).status_code == 200
                 assert (await pages.get("/export?thread=waits")).status_code == (400 if kind is TieredSaver else 200)

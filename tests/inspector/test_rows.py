@@ -218,7 +218,7 @@ async def test_pages_hold_whole_turns_and_a_search_finds_text() -> None:
         found = (await client.get("/thread?in=id%3Dt&q=question+%3C7%3E")).text
         assert found.count('<details class="turn" open') == 1 == found.count('class="found"')
         assert "question &lt;7&gt;" in found and ">-23</b>" in found
-        assert "No turn here has this text." in (await client.get("/thread?id=t&q=nothing+like+it")).text
+        assert "Not found in the newest" in (await client.get("/thread?id=t&q=nothing+like+it")).text
 
 
 async def test_forks_of_old_turns_stay_on_a_page() -> None:
