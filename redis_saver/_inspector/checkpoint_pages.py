@@ -96,8 +96,15 @@ class CheckpointPages:
             "costs": costs, "most": max((size.bytes for _, size in costs), default=0),
             "metadata": [trees.tree(name, value) for name, value in (saved.metadata or {}).items()],
             "next": next_nodes(saved), "written": self._written(trees, saved), "children": children,
-            "code": _code(saved, is_newest=not children), "caller": _caller(saved),
+            "code": _code(saved, is_newest=not children), "caller": self._caller(saved),
         }  # fmt: skip
+
+    def _caller(self, saved: CheckpointTuple) -> Address | None:
+        """Return the checkpoint of the root that called the subgraph of a checkpoint, if Redis has it."""
+        where, parents = address(saved.config), dict(saved.metadata).get("parents")
+        caller = Address(where.thread_id, "", parents.get("") if isinstance(parents, Mapping) else None)
+        is_known = where.checkpoint_ns and isinstance(caller.checkpoint_id, str) and self._source.has(caller)
+        return caller if is_known else None
 
     def _saved(self, arguments: Query) -> tuple[CheckpointTuple, Mapping[str, Size]]:
         """Read the checkpoint that a URL names, and the sizes of its values in Redis.
@@ -381,13 +388,6 @@ def next_nodes(saved: CheckpointTuple) -> list[str]:
         elif (node := triggered(channel, value)) and (seen.get(node) or {}).get(channel) != versions.get(channel):
             nodes.append(node)
     return sorted(str(node) for node in nodes)
-
-
-def _caller(saved: CheckpointTuple) -> Address | None:
-    """Return the checkpoint of the root that called the subgraph of a checkpoint. None for the root, or if unknown."""
-    where, parents = address(saved.config), dict(saved.metadata).get("parents")
-    caller = parents.get("") if isinstance(parents, Mapping) else None
-    return Address(where.thread_id, "", caller) if where.checkpoint_ns and isinstance(caller, str) else None
 
 
 def _code(saved: CheckpointTuple, *, is_newest: bool) -> str:

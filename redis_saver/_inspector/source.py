@@ -236,6 +236,12 @@ class Source:
         saved = self._cold("list", (config,), {"limit": _MAX_COLD_IDS})
         return [address._replace(checkpoint_id=each.checkpoint["id"]) for each in saved]
 
+    def has(self, address: Address) -> bool:
+        """True if a checkpoint is in Redis. Cost: one round trip."""
+        index, _ = self._context.keyspace.keys(address.thread_id)
+        member = b"[" + names.checkpoint(address.checkpoint_ns, address.checkpoint_id or "")
+        return bool(driver_of(self._hot).run(_command("ZRANGEBYLEX", index, member, member)))
+
     def children(self, address: Address) -> list[Address]:
         """Return the children among the next 50 checkpoints of the namespace in Redis. Cost: two round trips."""
         index, _ = self._context.keyspace.keys(address.thread_id)
