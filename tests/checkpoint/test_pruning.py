@@ -393,7 +393,7 @@ async def test_subgraph_calls_are_removed_by_the_age_of_their_root(saver: Unifor
         days = 20 if one.checkpoint["id"] in root[:2] else 1
         made = {**one.checkpoint, "ts": (now - timedelta(days=days)).isoformat()}
         await saver.put(one.parent_config or config("t"), made, one.metadata, {})
-    for ns in [f"sub:{number}" for number in range(4)]:
+    for ns in [*(f"sub:{number}" for number in range(4)), "memory"]:
         for one in await saver.list(config("t", ns)):
             made = {**one.checkpoint, "ts": now.isoformat()}
             await saver.put(one.parent_config or config("t", ns), made, one.metadata, {})
