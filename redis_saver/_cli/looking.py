@@ -33,8 +33,8 @@ STATES = {"orphaned": "red", "interrupted": "yellow", "failed": "red", "active":
 """Styles of states."""
 MARKS = {"interrupted": "◆", "answered": "◇", "failed": "✗", "": "●"}
 _DELTA = (
-    "These DeltaChannels have no snapshot here, only changes, which redis-saver writes and tree --find show. Your graph "
-    "makes the values"
+    "These DeltaChannels have no snapshot here, only changes, which redis-saver writes and tree --find show. "
+    "Your graph makes the values"
 )
 _LIMIT: Any = typer.Option(100, min=1, max=MAX_NUMBER)
 _TREE, _SEARCHED = 100, 2_000
@@ -375,7 +375,8 @@ def _tree(
     Options:
         ns NAMESPACE: Only this namespace, empty for the root. Default: all.
         turn N: Only this turn: -1 for the newest, -2 for the one before.
-        find TEXT: Only turns with this text in an id, a node, a preview, a value that was read, or a time (2026-11-24 19:).
+        find TEXT: Only turns with this text in an id, a node, a preview, a value that was read, or a time, such as
+            "2026-11-24 19:".
         limit N: Read the newest N checkpoints, 50 in a round trip. Default: 100, or 2,000 with --turn or --find.
         svg FILE: Write these turns as a picture to this new file instead.
     """
