@@ -90,7 +90,7 @@ def _doctor(servers: Servers, *, as_json: bool = JSON) -> int:
         results = [finding for holds, finding in of_scripts(driver_of(savers.hot), servers.prefix) if holds]
         if not any(finding.severity == "error" for finding in results):  # else no thread can be read
             answers = Answers(savers.hot)
-            threads = overview(savers.source, hot_slots=answers.hot_slots())
+            threads = overview(savers.source, busy_slots=answers.busy_slots())
             results += of_all_else(answers, threads, servers.prefix, our_prefixes(driver_of(savers.hot)))
     lines: list[Sequence[str | Text]] = []
     for result in results:

@@ -254,10 +254,8 @@ def _planned_copy(source: Source, thread: str, form: Mapping[str, str]) -> _Chan
     count = sum((each.checkpoint_id or "") <= newest for each in source.addresses(thread))
     if not count:
         raise Refused("there is no such checkpoint")
-    text = (
-        f"{counted(count, 'checkpoint')} of the root up to {printable(newest)}, and those of subgraphs, will be copied"
-    )
-    text += f" to {shown(target)}."
+    those = f"{counted(count, 'checkpoint')} up to {printable(newest)}, of the root and of subgraphs,"
+    text = f"{those} will be copied to {shown(target)}."
     if (there := source.in_redis(target)) is not None:
         text += f" It replaces that thread: {_amount(there.checkpoints, there.bytes)} will go."
     return _Change(text, partial(source.copy, thread, target, newest))

