@@ -297,8 +297,8 @@ def _copy(
     Options:
         source SOURCE: Name of the thread.
         target TARGET: Name of the copy.
-        until CHECKPOINT: Copy only this checkpoint and older ones, with their pending writes, to try again from there.
-            Id of a checkpoint, or the beginning or end of one.
+        until CHECKPOINT: Copy only this checkpoint and older ones. Its pending writes come along: a resume runs their
+            tasks again only if its config has the checkpoint's id. Id of a checkpoint, or its beginning or end.
         replace: Replace TARGET if it exists.
     """
     with servers.savers(readable=False) as savers:

@@ -395,6 +395,25 @@ def test_copy_copies_all_checkpoints(place: Place) -> None:
     assert place.saver.get_thread("never") is None
 
 
+@pytest.mark.parametrize("names_checkpoint", [False, True])
+def test_a_copy_until_a_checkpoint_runs_its_tasks_again_if_the_config_names_it(
+    place: Place, names_checkpoint: bool
+) -> None:
+    """LangGraph takes the pending writes that were copied, unless the config has the checkpoint's id."""
+    runs: list[str] = []
+    graph = StateGraph(Log).add_node("plan", lambda _: {"log": ["plan"]})
+    graph.add_node("act", lambda _: runs.append("act") or {"log": ["act"]})
+    compiled = graph.add_edge(START, "plan").add_edge("plan", "act").compile(checkpointer=place.saver)
+    compiled.invoke({"log": []}, config("t"), durability="sync")
+    before = next(one for one in compiled.get_state_history(config("t")) if one.next == ("act",))
+    name = before.config["configurable"]["checkpoint_id"]
+    place.run("copy", "t", "again", "--until", name)
+    runs.clear()
+    again = config("again", checkpoint_id=name if names_checkpoint else None)
+    assert compiled.invoke(None, again)["log"] == ["plan", "act"]
+    assert runs == (["act"] if names_checkpoint else [])
+
+
 def test_a_checkpoint_of_a_subgraph_is_found_by_its_id_alone(place: Place) -> None:
     place.live()
     for name in ("005", "05"):
