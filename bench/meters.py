@@ -75,7 +75,10 @@ class RedisMeter:
         return sum(stats.get(f"cmdstat_{name}", {}).get("usec", 0) for name in SCRIPTS)
 
     def memory(self) -> int:
-        return int(self.client.info("memory")["used_memory"])
+        """Return the used memory, once the server has freed what was deleted."""
+        while (info := self.client.info("memory")).get("lazyfree_pending_objects"):
+            pass
+        return int(info["used_memory"])
 
     def main_thread(self) -> float:
         """Return the processor seconds of the thread that runs commands and scripts.

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from langgraph.checkpoint.serde.types import TASKS, SendProtocol
 
@@ -132,8 +132,7 @@ class Entry(NamedTuple):
     id: str
     parent: str | None
     created_at: datetime | None
-    step: int | None
-    source: str | None
+    metadata: Mapping[str, Any]
     versions: Mapping[str, VersionText]
     seen: Mapping[str, Mapping[str, VersionText]]
     present: frozenset[str]
@@ -141,10 +140,24 @@ class Entry(NamedTuple):
     writes: Sequence[WriteHead]
     sizes: Mapping[str, StoredSize] = {}
     """Sizes of the measured values, by channel."""
-    parents: Mapping[str, str] = {}
-    """Checkpoints of the enclosing namespaces to which it belongs, by namespace."""
     sends: Sequence[str] = ()
     """Nodes of the `Send`s that the next superstep runs, in order. Empty unless tasks of these `Send`s have written."""
+
+    @property
+    def step(self) -> int | None:
+        """The superstep that made it."""
+        return step if type(step := self.metadata.get("step")) is int else None
+
+    @property
+    def source(self) -> str | None:
+        """`input`, `loop`, `update` or `fork`."""
+        return source if isinstance(source := self.metadata.get("source"), str) else None
+
+    @property
+    def parents(self) -> Mapping[str, str]:
+        """Checkpoints of the enclosing namespaces to which it belongs, by namespace."""
+        parents = self.metadata.get("parents")
+        return {ns: id_ for ns, id_ in parents.items() if type(id_) is str} if isinstance(parents, dict) else {}
 
 
 CHECKPOINTS_PER_PAGE, VERSIONS_PER_PAGE = 50, 20
@@ -223,21 +236,37 @@ def costs(context: Context, thread: str) -> Stream[tuple[Entry, Mapping[str, Siz
 
 
 @keyed()
-def sizes(
-    context: Context, thread: str, address: config.Address, parent: config.Address | None
-) -> Operation[Mapping[str, Size]]:
-    """Measure each value of a checkpoint, in one round trip. Returns an empty dict if there is no such checkpoint."""
-    addresses = [address, parent] if parent else [address]
-    ranges = [listing.bounds(each.checkpoint_ns, each.checkpoint_id, None) for each in addresses]
-    keys = context.keyspace.keys(thread)
-    answers = yield Batch(
-        [Call(scripts.AUDIT, keys, (*bounds, 1, reading.BYTES_PER_PAGE, _EVERYTHING, _NONE)) for bounds in ranges]
-    )
-    here, *above = [
-        [] if answer is None else _page(context, thread, answer, upper, _NONE)[1]
-        for answer, (upper, _) in zip(answers, ranges, strict=True)
-    ]
-    return _sizes(above[0][0] if above and above[0] else None, here[0]) if here else {}
+def measured(
+    context: Context, address: config.Address, longest: int = _NONE
+) -> Operation[tuple[Entry, Mapping[str, Size]] | None]:
+    """Read a checkpoint, or the newest of its namespace, without values. Also return their sizes.
+
+    Cost: one round trip, and a second one if another checkpoint lies between it and its parent.
+    """
+    thread, ns, wanted = address
+    keys, before = context.keyspace.keys(thread), f"{wanted}\0" if wanted else None  # the smallest greater id
+
+    def read(bounds: tuple[bytes, bytes], limit: int) -> Operation[list[Entry]]:
+        arguments = (*bounds, limit, reading.BYTES_PER_PAGE, _EVERYTHING, longest)
+        answer = yield Call(scripts.AUDIT, keys, arguments)
+        return [] if answer is None else _page(context, thread, answer, bounds[0], longest)[1]
+
+    here, *others = (yield from read(listing.bounds(ns, None, before), 2)) or [None]
+    if here is None or wanted not in (None, here.id):
+        return None
+    parent = next((other for other in others if other.id == here.parent), None)
+    if parent is None and here.parent:
+        parent = next(iter((yield from read(listing.bounds(ns, here.parent, None), 1))), None)
+    return here, _sizes(parent, here)
+
+
+@keyed()
+def channel_value(context: Context, address: config.Address, channel: str) -> Operation[Any]:
+    """Read the value of a channel in a checkpoint. None if there is none. Cost: one round trip."""
+    ns, checkpoint_id = names.component(address.checkpoint_ns), names.component(address.checkpoint_id or "")
+    arguments = (ns, names.component(channel), checkpoint_id)
+    answer = yield Call(scripts.GET_CHANNEL, context.keyspace.keys(address.thread_id), arguments)
+    return None if answer is None else _decoded(context, address, channel, answer)
 
 
 def _walk(
@@ -371,23 +400,19 @@ def _entry(
     address = config.Address(thread, ns, checkpoint_id)
     opened = header.opened(context, b"c" + raw_ns + raw_id, raw_header)
     decoded = header.decode(context, opened, checkpoint_id, chunks, address)
-    checkpoint, metadata = decoded.checkpoint, decoded.metadata
-    step, source, time = metadata.get("step"), metadata.get("source"), checkpoint.get("ts")
-    flags, channels = header.flags_of(raw_header), list(checkpoint["channel_versions"])
-    parents = metadata.get("parents")
+    checkpoint = decoded.checkpoint
+    time, flags, channels = checkpoint.get("ts"), header.flags_of(raw_header), list(checkpoint["channel_versions"])
     return Entry(
         ns=ns,
         id=checkpoint_id,
         parent=decoded.parent,
         created_at=times.moment(time) if isinstance(time, str) else None,
-        step=step if type(step) is int else None,
-        source=source if isinstance(source, str) else None,
+        metadata=cast("Mapping[str, Any]", decoded.metadata),
         versions=checkpoint["channel_versions"],
         seen=checkpoint.get("versions_seen") or {},
         present=frozenset(channel for channel, flag in zip(channels, flags, strict=True) if flag == header.PRESENT[0]),
         writes=_writes(context, address, raw_writes, longest),
         sizes={channels[i]: values[j] for i, j in _pairs(measured)},
-        parents={} if not isinstance(parents, dict) else {ns: id_ for ns, id_ in parents.items() if type(id_) is str},
     )
 
 

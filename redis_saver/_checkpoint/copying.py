@@ -33,7 +33,10 @@ Fields: TypeAlias = "dict[bytes, list[bytes] | None]"
 
 @keyed()
 def copy_thread(context: Context, source: str, target: str, newest: str | None = None) -> Operation[None]:
-    """Make the target a copy of the source as it is now, or without checkpoints whose ids are after `newest`."""
+    """Make the target a copy of the source as it is now.
+
+    With `newest`, leave out later checkpoints, and the pending writes of that one. So a resume runs its tasks again.
+    """
     if source != target:
         limits.check_name(context.limits, target, "a thread")
         yield from replace(context, source, target, newest)
@@ -78,10 +81,10 @@ def replace(context: Context, source: str, target: str, newest: str | None = Non
 
 
 def _until(references: References, newest: str) -> References:
-    """Leave out the checkpoints whose ids are after `newest`, with their writes."""
+    """Leave out the checkpoints whose ids are after `newest`, and the pending writes from `newest` on."""
     checkpoints = {key: links for key, links in references.checkpoints.items() if key[1] <= newest}
     of_each = [(names.components(member[1:].rpartition(b"\0")[0] + b"\0"), member) for member in references.writes]
-    writes = [member for (ns, checkpoint_id, *_), member in of_each if (ns, checkpoint_id) in checkpoints]
+    writes = [member for (_, checkpoint_id, *_), member in of_each if checkpoint_id < newest]
     return references._replace(checkpoints=checkpoints, writes=writes)
 
 

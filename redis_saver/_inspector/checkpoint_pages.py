@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
@@ -26,7 +28,7 @@ from redis_saver._inspector.pages import (
     position_in,
     read_address,
 )
-from redis_saver._inspector.rows import OWN, task_state, triggered
+from redis_saver._inspector.rows import OWN, PREVIEWED, task_state, triggered
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.values import (
     CHILDREN,
@@ -42,9 +44,10 @@ from redis_saver._inspector.values import (
     used_tokens,
     visible,
 )
+from redis_saver.errors import LimitExceeded
 
 LARGE = 8_000_000
-"""Size in bytes from which a page asks before it shows the values of a checkpoint."""
+"""Total bytes of a checkpoint's values from which pages leave out the largest ones, unless the user asks for them."""
 
 
 class Large(Exception):
@@ -79,11 +82,11 @@ class CheckpointPages:
 
     def __init__(self, source: Source, mask: Mask) -> None:
         """Show the checkpoints of a saver, masked."""
-        self._source, self._mask = source, mask
+        self._source, self._small, self._mask = source, Source(source.saver, LARGE), mask
 
     def checkpoint(self, arguments: Query) -> Values:
         """Show a checkpoint with its values, pending writes and costs."""
-        saved, sizes = self._saved(arguments)
+        saved, sizes, left_out = self._saved(arguments, partly=True)
         where = address(saved.config)
         parent = address(saved.parent_config) if saved.parent_config else None
         values, trees, children = saved.checkpoint["channel_values"], Trees(self._mask), self._source.children(where)
@@ -92,7 +95,7 @@ class CheckpointPages:
         return {
             "where": where, "parent": parent, "about": saved.metadata, "created": saved.checkpoint.get("ts") or "-",
             "channels": [self._channel(trees, name, values[name]) for name in ordered],
-            "unreduced": self._unreduced(trees, saved),
+            "unreduced": self._unreduced(trees, saved, left_out), "left_out": left_out,
             "costs": costs, "most": max((size.bytes for _, size in costs), default=0),
             "metadata": [trees.tree(name, value) for name, value in (saved.metadata or {}).items()],
             "next": next_nodes(saved), "written": self._written(trees, saved), "children": children,
@@ -106,23 +109,43 @@ class CheckpointPages:
         is_known = where.checkpoint_ns and isinstance(caller.checkpoint_id, str) and self._source.has(caller)
         return caller if is_known else None
 
-    def _saved(self, arguments: Query) -> tuple[CheckpointTuple, Mapping[str, Size]]:
-        """Read the checkpoint that a URL names, and the sizes of its values in Redis.
+    def _saved(
+        self, arguments: Query, channel: str | None = None, *, partly: bool = False
+    ) -> tuple[CheckpointTuple, Mapping[str, Size], Mapping[str, int]]:
+        """Read the checkpoint that a URL names.
+
+        Args:
+            arguments: The URL's arguments.
+            channel: The only channel that the page needs.
+            partly: True if the page can do without large values.
+
+        Returns:
+            The checkpoint; the sizes of its values in Redis; and the sizes of those that were not read.
 
         Raises:
-            Large: Its values are large, and the URL does not ask for them.
+            Large: Values are large, and the URL does not ask for them.
         """
-        asked = address_in(arguments)
-        before = f"{asked.checkpoint_id}\0" if asked.checkpoint_id else None  # the smallest greater id
-        sizes: Mapping[str, Size] = {}
-        for entry in self._source.entries(asked.thread_id, asked.checkpoint_ns, before, 1):
-            if asked.checkpoint_id in (None, entry.id):
-                parent = asked._replace(checkpoint_id=entry.parent) if entry.parent else None
-                sizes = self._source.sizes(asked._replace(checkpoint_id=entry.id), parent)
-        size = sum(one.bytes for one in sizes.values())
-        if size > LARGE and arguments.get("large") != "yes":
-            raise Large(size)
-        return self._source.get(asked) if "ns" in arguments else self._newest(asked), sizes
+        asked, is_asked = address_in(arguments), arguments.get("large") == "yes"
+        measured = self._source.measured(asked, PREVIEWED)
+        if measured is None and "ns" not in arguments and not asked.checkpoint_id:  # the root has none
+            for entry in self._source.entries(asked.thread_id, None, None, 1):
+                asked = asked._replace(checkpoint_ns=entry.ns, checkpoint_id=entry.id)
+                measured = self._source.measured(asked, PREVIEWED)
+        if measured is None:
+            return self._source.get(asked), {}, {}
+        entry, sizes = measured
+        if is_asked and channel is None:
+            return self._source.get(asked), sizes, {}
+        total = sum(size.bytes for size in sizes.values()) + sum(write.size for write in entry.writes)
+        if total <= LARGE and not is_asked:
+            with suppress(LimitExceeded):  # they are compressed
+                return self._small.get(asked), sizes, {}
+        wanted = sizes if channel is None else {name: size for name, size in sizes.items() if name == channel}
+        source, most = (self._source, math.inf) if is_asked else (self._small, LARGE)
+        saved, left_out = source.partly(asked.thread_id, entry, wanted, most)
+        if left_out and not partly:
+            raise Large(sum(left_out.values()))
+        return saved, sizes, left_out
 
     def json(self, arguments: Query) -> Values:
         """Return a checkpoint, or a part of a channel's value, as a file of JSON, without what the mask hides."""
@@ -131,7 +154,7 @@ class CheckpointPages:
             shown = self._part(arguments)
             value: Any = "masked" if shown.is_hidden else plain(shown.value, hides)
         else:
-            saved, _ = self._saved(arguments)
+            saved = self._saved(arguments)[0]
             names = ("task_id", "channel", "value")
             whole = {
                 **address(saved.config)._asdict(), "metadata": saved.metadata,
@@ -147,15 +170,6 @@ class CheckpointPages:
         download = json.dumps(value, ensure_ascii=True, indent=1).replace("<", "\\u003c").encode()
         return {"download": download}
 
-    def _newest(self, where: Address) -> CheckpointTuple:
-        """Read a checkpoint of the root. If the root has none, read the newest one of any namespace."""
-        if (saved := self._source.find(where)) is not None:
-            return saved
-        if not where.checkpoint_id:
-            for entry in self._source.entries(where.thread_id, None, None, 1):
-                where = where._replace(checkpoint_ns=entry.ns, checkpoint_id=entry.id)
-        return self._source.get(where)
-
     def _channel(self, trees: Trees, name: str, value: Any) -> Values:
         """Show a channel as a chat if it is a list or a snapshot of messages, else as a tree."""
         at, messages = unpacked(value)
@@ -165,10 +179,10 @@ class CheckpointPages:
         tokens = sum(map(used_tokens, messages))
         return {"name": name, "chat": chat(trees, messages, first, at), "first": first, "at": at, "tokens": tokens}
 
-    def _unreduced(self, trees: Trees, saved: CheckpointTuple) -> list[Values]:
+    def _unreduced(self, trees: Trees, saved: CheckpointTuple, left_out: Collection[str]) -> list[Values]:
         """Show the last snapshot and later writes of channels without a value. Only the graph can reduce them."""
         values, versions = saved.checkpoint["channel_values"], saved.checkpoint["channel_versions"]
-        missing = [name for name in versions if name not in values and not name.startswith(OWN)]
+        missing = [name for name in versions if name not in {*values, *left_out} and not name.startswith(OWN)]
         channels = []
         for name, history in sorted(self._source.histories(address(saved.config), missing).items()):
             writes = [value for _, _, value in history["writes"]]
@@ -219,7 +233,7 @@ class CheckpointPages:
             Refused: The checkpoint has no such part.
         """
         where, channel, at = address_in(arguments), needed(arguments, "channel"), position_in(arguments)
-        saved, _ = self._saved({**arguments, "ns": where.checkpoint_ns})
+        saved = self._saved({**arguments, "ns": where.checkpoint_ns}, channel)[0]
         values = saved.checkpoint["channel_values"]
         if channel not in values:
             raise Refused("this checkpoint has no value in that channel")

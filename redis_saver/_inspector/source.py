@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
 from langgraph.checkpoint.serde.types import TASKS
@@ -30,7 +32,7 @@ from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver._tiered.requests import ColdCall, Tiered, with_own_errors
 from redis_saver._tiered.saver import TwoTiers, driver_over, tiers_of
 from redis_saver._tiered.thread_info import threads_of, tiered_threads
-from redis_saver.errors import EndpointError, ThreadNotFound
+from redis_saver.errors import EndpointError, LimitExceeded, ThreadNotFound
 
 MAX_CHANNELS = 200
 """Maximum number of channels whose history is read at once."""
@@ -45,8 +47,8 @@ _NEAR_SECONDS, _NEAR_LENGTH = 1.0, 200
 class Source:
     """Reader of a saver's data. Its reads move no deadline, and copy nothing to hot."""
 
-    def __init__(self, saver: object) -> None:
-        """Read from a saver.
+    def __init__(self, saver: object, largest: int | None = None) -> None:
+        """Read from a saver. `largest` limits the bytes of a decompressed value.
 
         Raises:
             TypeError: The saver is not one of this package.
@@ -54,6 +56,7 @@ class Source:
         if not isinstance(saver, (Saver, TwoTiers)):
             raise TypeError(f"saver is {kind_of(saver)}: pass a RedisSaver, a TieredSaver, or an asyncio form of these")
         self.saver: Any = saver
+        self._largest = largest
         self.tiers: TwoTiers[Any] | None = saver if isinstance(saver, TwoTiers) else None
         self._hot: Saver[Any] = saver.hot if isinstance(saver, TwoTiers) else saver
 
@@ -66,7 +69,9 @@ class Source:
     def _context(self) -> Context:
         """Settings for Redis. Reads with these settings move no deadline, and do not use the saver's cache."""
         context = context_of(self._hot)
-        return context._replace(expiry=context.expiry._replace(refresh_on_read=False), chunk_cache=ChunkCache(0))
+        limits = replace(context.limits, value_bytes=self._largest or context.limits.value_bytes)
+        expiry = context.expiry._replace(refresh_on_read=False)
+        return context._replace(expiry=expiry, chunk_cache=ChunkCache(0), limits=limits)
 
     # -- threads
 
@@ -127,9 +132,12 @@ class Source:
         options = {"limit": limit, "before": configs.to_config(thread, ns or "", before) if before else None}
         return [_entry_of(saved) for saved in self._cold("list", (config,), options)]
 
-    def sizes(self, address: Address, parent: Address | None) -> Mapping[str, Size]:
-        """Return the sizes of a checkpoint's values in Redis, and what it shares with its parent. One round trip."""
-        return driver_of(self._hot).run(auditing.sizes(self._context, address.thread_id, address, parent))
+    def measured(self, address: Address, longest: int) -> tuple[Entry, Mapping[str, Size]] | None:
+        """Return a checkpoint of Redis without values, their sizes, and what it shares with its parent.
+
+        Pending writes of up to `longest` bytes are read. Cost: one round trip or two.
+        """
+        return driver_of(self._hot).run(auditing.measured(self._context, address, longest))
 
     def costs(self, thread: str, is_over: Callable[[], bool]) -> Iterator[tuple[Entry, Mapping[str, Size]]]:
         """Iterate over the checkpoints of a thread in Redis, newest first, with the sizes of their values."""
@@ -196,6 +204,40 @@ class Source:
         if (saved := self.find(address)) is None:
             raise ThreadNotFound(f"{address} is not there: it was never written, was removed, or has expired")
         return saved
+
+    def partly(
+        self, thread: str, entry: Entry, sizes: Mapping[str, Size], most: float
+    ) -> tuple[CheckpointTuple, dict[str, int]]:
+        """Read the smallest of some values of a checkpoint in Redis, up to `most` bytes as stored.
+
+        Cost: one round trip for each value.
+
+        Returns:
+            The checkpoint with these values, and the sizes of the values that were not read. Of pending writes, it has
+            those that `entry` has, and the sizes of others as texts.
+        """
+        where, left, values, left_out = Address(thread, entry.ns, entry.id), most, dict[str, Any](), dict[str, int]()
+        for channel, size in sorted(sizes.items(), key=lambda item: item[1].bytes):
+            left -= size.bytes
+            try:
+                if left >= 0:
+                    values[channel] = driver_of(self._hot).run(auditing.channel_value(self._context, where, channel))
+            except LimitExceeded:  # it is compressed
+                if most == math.inf:
+                    raise
+            if channel not in values:
+                left_out[channel] = size.bytes
+        checkpoint: Any = {
+            "id": entry.id, "ts": entry.created_at and entry.created_at.isoformat(), "channel_values": values,
+            "channel_versions": entry.versions, "versions_seen": entry.seen,
+        }  # fmt: skip
+        writes = [
+            (write.task_id, write.channel, write.value if write.value is not None else f"{write.size:,} bytes, not read")
+            for write in entry.writes
+        ]
+        parent = configs.to_config(thread, entry.ns, entry.parent) if entry.parent else None
+        config = configs.to_config(thread, entry.ns, entry.id)
+        return CheckpointTuple(config, checkpoint, entry.metadata, parent, writes), left_out  # type: ignore[arg-type]
 
     def search(self, address: Address) -> CheckpointTuple:
         """Read a checkpoint, as `get` does. The address may have only the beginning or the end of the id.
@@ -293,20 +335,16 @@ def _cold_call(method: str, arguments: Sequence[Any], options: dict[str, Any]) -
 def _entry_of(saved: CheckpointTuple) -> Entry:
     """Return a checkpoint of another saver as an `Entry` without sizes."""
     _, ns, checkpoint_id = configs.address(saved.config)
-    about: Any = saved.metadata or {}
-    step, source, parents = about.get("step"), about.get("source"), about.get("parents")
     parent = configs.address(saved.parent_config).checkpoint_id if saved.parent_config else None
     return Entry(
         ns=ns,
         id=checkpoint_id or "",
         parent=parent,
         created_at=times.moment(saved.checkpoint.get("ts") or ""),
-        step=step if type(step) is int else None,
-        source=source if isinstance(source, str) else None,
+        metadata=cast("Mapping[str, Any]", saved.metadata or {}),
         versions=saved.checkpoint["channel_versions"],
         seen=saved.checkpoint.get("versions_seen") or {},
         present=frozenset(saved.checkpoint["channel_values"]),
         writes=[WriteHead(task, "", channel, 0, value) for task, channel, value in saved.pending_writes or ()],
-        parents={} if not isinstance(parents, dict) else {ns: id_ for ns, id_ in parents.items() if type(id_) is str},
         sends=auditing.nodes_of(saved.checkpoint["channel_values"].get(TASKS)),
     )

@@ -105,7 +105,8 @@ async def test_a_copy_ends_at_its_checkpoint(target: Target) -> None:
     new = {one.checkpoint["id"]: one for one in saver.list({"configurable": {"thread_id": "a <b>"}})}
     assert set(new) == {each for each in old if each <= where} and where in new and len(new) < len(old)
     for each, one in new.items():
-        assert one.checkpoint == old[each].checkpoint and one.pending_writes == old[each].pending_writes
+        assert one.checkpoint == old[each].checkpoint
+        assert one.pending_writes == ([] if each == where else old[each].pending_writes)
     assert saver.check("a <b>").sound
     graph = builder.compile(checkpointer=saver)
     graph.invoke(None, config("a <b>"))

@@ -130,17 +130,23 @@ async def test_a_checkpoint_links_to_all_its_children_nearby() -> None:
     async with browser(saver) as client:
         text = (await client.get(f"/checkpoint?thread=t&ns=&id={old}")).text
         assert made[101]["configurable"]["checkpoint_id"] in re.findall(r'title="([^"]*)">Child</a>', text)
-        assert len(calls) == 5, "the size, the checkpoint, its costs, and two for the children"
+        assert len(calls) == 4, "the sizes, the checkpoint, and two for the children"
         newest = made[199]["configurable"]["checkpoint_id"]
         text = (await client.get(f"/checkpoint?thread=t&ns=&id={newest}")).text
         found = set(re.findall(r'title="([^"]*)">Child \d</a>', text))
         assert found == {one["configurable"]["checkpoint_id"] for one in (fork, other)}
 
 
-async def test_large_values_are_shown_only_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("compression", [None, "zstd"])
+@pytest.mark.parametrize("parts", [1, 60])
+async def test_large_values_are_read_only_if_asked(
+    monkeypatch: pytest.MonkeyPatch, compression: Any, parts: int
+) -> None:
     monkeypatch.setattr(checkpoint_pages, "LARGE", 50_000)
-    saver, longest = embedded(), 0
-    where = await put(Uniform(saver), config("t"), {"text": "x" * 60_000})
+    saver, longest = RedisSaver(fakeredis.FakeRedis(version=(7,)), compression=compression), 0
+    texts = [f"{at:05}{'x' * (60_000 // parts)}" for at in range(parts)]
+    where = await put(Uniform(saver), config("t"), {"big": texts, "small": ["question"], "bytes": b"b" * 20_000})
+    await Uniform(saver).put_writes(where, [("small", "short"), ("big", "w" * 20_000)], "task")
     id_ = where["configurable"]["checkpoint_id"]
 
     def around(request: Any) -> Any:
@@ -151,19 +157,22 @@ async def test_large_values_are_shown_only_if_asked(monkeypatch: pytest.MonkeyPa
 
     Around(saver, around)
     async with browser(saver) as client:
-        for url in (
-            "/checkpoint?thread=t",
-            f"/value?thread=t&ns=&id={id_}&channel=text",
-            f"/json?thread=t&ns=&id={id_}",
-        ):
+        text = (await client.get("/checkpoint?thread=t")).text
+        assert "question" in text and "short" in text and "20,000 bytes: 62" in text and longest < 30_000
+        assert "Not read" in text and "00000x" not in text
+        check_markup(text)
+        for link in [one for one in links(text) if "large=yes" in one]:
+            assert "00000x" in (await client.get(link)).text, link
+        of_this = f"thread=t&ns=&id={id_}"
+        assert "question" in (await client.get(f"/value?{of_this}&channel=small")).text
+        diff = f"a=thread%3Dt%26id%3D{id_}"
+        for url in (f"/value?{of_this}&channel=big", f"/json?{of_this}", f"/diff?{diff}&b={diff[2:]}"):
             longest = 0
             text = (await client.get(url)).text
-            assert "Large values" in text and "60" in text and longest < 5_000, url
+            assert "Large values" in text and longest < 30_000, url
             check_markup(text)
             (wanted,) = [one for one in links(text) if "large=yes" in one]
-            assert "x" * 2_000 in (await client.get(wanted)).text
-        diff = f"a=thread%3Dt%26id%3D{id_}"
-        assert "Large values" in (await client.get(f"/diff?{diff}&b={diff[2:]}")).text
+            assert "Large values" not in (await client.get(wanted)).text
 
 
 async def test_the_page_has_the_lines_that_resume() -> None:

@@ -82,15 +82,21 @@ async def test_checkpoint_sizes_equal_those_of_each_channels_history(target: Tar
     second = await put(saver, first, {"texts": texts, **values, "n1": "other"}, versions=versions)
     source = Source(saver.saver)
     calls = counted(saver.saver)
-    sizes = await asyncio.to_thread(source.sizes, address(second), address(first))
-    assert len(calls) == 1
+    entry, sizes = await asyncio.to_thread(lambda: source.measured(address(second), -1) or pytest.fail("none"))
+    assert len(calls) == 1 and entry.id == second["configurable"]["checkpoint_id"]
     found = await asyncio.to_thread(source.history, "t", "texts", "", 10)
     history = {one.checkpoint_id: one for one in found}
     one = history[second["configurable"]["checkpoint_id"]]
     assert (sizes["texts"].bytes, sizes["texts"].new) == (one.bytes, one.new_bytes) and 0 < one.new_bytes < one.bytes
     assert sizes["n1"].shared == 0 and sizes["n2"].new == 0
-    assert (await asyncio.to_thread(source.sizes, address(first), None))["texts"].shared == 0
-    assert await asyncio.to_thread(source.sizes, address(config("none")), None) == {}
+    _, sizes = await asyncio.to_thread(lambda: source.measured(address(first), -1) or pytest.fail("none"))
+    assert sizes["texts"].shared == 0
+    fork = await put(saver, first, {"texts": texts[:50], **values}, versions=dict.fromkeys(versions, "1"))
+    calls.clear()
+    _, sizes = await asyncio.to_thread(lambda: source.measured(address(fork), -1) or pytest.fail("none"))
+    assert len(calls) == 2 and all(size.new == 0 for size in sizes.values())
+    for missing in (config("none"), config("t", checkpoint_id="0"), config("t", "other")):
+        assert await asyncio.to_thread(source.measured, address(missing), -1) is None
 
 
 async def test_measuring_a_long_thread_has_a_time_limit(
