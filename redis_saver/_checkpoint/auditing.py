@@ -237,13 +237,13 @@ def costs(context: Context, thread: str) -> Stream[tuple[Entry, Mapping[str, Siz
 
 @keyed()
 def measured(
-    context: Context, address: config.Address, longest: int = _NONE
+    context: Context, thread: str, address: config.Address, longest: int = _NONE
 ) -> Operation[tuple[Entry, Mapping[str, Size]] | None]:
     """Read a checkpoint, or the newest of its namespace, without values. Also return their sizes.
 
     Cost: one round trip, and a second one if another checkpoint lies between it and its parent.
     """
-    thread, ns, wanted = address
+    ns, wanted = address.checkpoint_ns, address.checkpoint_id
     keys, before = context.keyspace.keys(thread), f"{wanted}\0" if wanted else None  # the smallest greater id
 
     def read(bounds: tuple[bytes, bytes], limit: int) -> Operation[list[Entry]]:
@@ -251,21 +251,22 @@ def measured(
         answer = yield Call(scripts.AUDIT, keys, arguments)
         return [] if answer is None else _page(context, thread, answer, bounds[0], longest)[1]
 
-    here, *others = (yield from read(listing.bounds(ns, None, before), 2)) or [None]
-    if here is None or wanted not in (None, here.id):
+    found = yield from read(listing.bounds(ns, None, before), 2)
+    if not found or wanted not in (None, found[0].id):
         return None
-    parent = next((other for other in others if other.id == here.parent), None)
+    here = found[0]
+    parent = next((other for other in found[1:] if other.id == here.parent), None)
     if parent is None and here.parent:
         parent = next(iter((yield from read(listing.bounds(ns, here.parent, None), 1))), None)
     return here, _sizes(parent, here)
 
 
 @keyed()
-def channel_value(context: Context, address: config.Address, channel: str) -> Operation[Any]:
+def channel_value(context: Context, thread: str, address: config.Address, channel: str) -> Operation[Any]:
     """Read the value of a channel in a checkpoint. None if there is none. Cost: one round trip."""
     ns, checkpoint_id = names.component(address.checkpoint_ns), names.component(address.checkpoint_id or "")
     arguments = (ns, names.component(channel), checkpoint_id)
-    answer = yield Call(scripts.GET_CHANNEL, context.keyspace.keys(address.thread_id), arguments)
+    answer = yield Call(scripts.GET_CHANNEL, context.keyspace.keys(thread), arguments)
     return None if answer is None else _decoded(context, address, channel, answer)
 
 

@@ -137,7 +137,7 @@ class Source:
 
         Pending writes of up to `longest` bytes are read. Cost: one round trip or two.
         """
-        return driver_of(self._hot).run(auditing.measured(self._context, address, longest))
+        return driver_of(self._hot).run(auditing.measured(self._context, address.thread_id, address, longest))
 
     def costs(self, thread: str, is_over: Callable[[], bool]) -> Iterator[tuple[Entry, Mapping[str, Size]]]:
         """Iterate over the checkpoints of a thread in Redis, newest first, with the sizes of their values."""
@@ -221,7 +221,8 @@ class Source:
             left -= size.bytes
             try:
                 if left >= 0:
-                    values[channel] = driver_of(self._hot).run(auditing.channel_value(self._context, where, channel))
+                    read = auditing.channel_value(self._context, thread, where, channel)
+                    values[channel] = driver_of(self._hot).run(read)
             except LimitExceeded:  # it is compressed
                 if most == math.inf:
                     raise
@@ -232,7 +233,11 @@ class Source:
             "channel_versions": entry.versions, "versions_seen": entry.seen,
         }  # fmt: skip
         writes = [
-            (write.task_id, write.channel, write.value if write.value is not None else f"{write.size:,} bytes, not read")
+            (
+                write.task_id,
+                write.channel,
+                write.value if write.value is not None else f"{write.size:,} bytes, not read",
+            )
             for write in entry.writes
         ]
         parent = configs.to_config(thread, entry.ns, entry.parent) if entry.parent else None

@@ -17,8 +17,10 @@ from tests.support.uniform import Uniform
 from tests.support.wrappers import Around
 
 from redis_saver import RedisSaver
+from redis_saver._engine.stats import size_of_reply
 from redis_saver._inspector import checkpoint_pages, values
 from redis_saver._inspector.pages import markdown
+from redis_saver.encryption import Encryption, Keyset
 
 PAYLOADS = (
     "<script>alert(1)</script>",
@@ -137,22 +139,22 @@ async def test_a_checkpoint_links_to_all_its_children_nearby() -> None:
         assert found == {one["configurable"]["checkpoint_id"] for one in (fork, other)}
 
 
-@pytest.mark.parametrize("compression", [None, "zstd"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"compression": "zstd"}, {"encryption": Encryption(Keyset({"k": bytes(32)}))}]
+)
 @pytest.mark.parametrize("parts", [1, 60])
-async def test_large_values_are_read_only_if_asked(
-    monkeypatch: pytest.MonkeyPatch, compression: Any, parts: int
-) -> None:
+async def test_large_values_are_read_only_if_asked(monkeypatch: pytest.MonkeyPatch, settings: Any, parts: int) -> None:
     monkeypatch.setattr(checkpoint_pages, "LARGE", 50_000)
-    saver, longest = RedisSaver(fakeredis.FakeRedis(version=(7,)), compression=compression), 0
+    saver, longest = RedisSaver(fakeredis.FakeRedis(version=(7,)), **settings), 0
     texts = [f"{at:05}{'x' * (60_000 // parts)}" for at in range(parts)]
     where = await put(Uniform(saver), config("t"), {"big": texts, "small": ["question"], "bytes": b"b" * 20_000})
-    await Uniform(saver).put_writes(where, [("small", "short"), ("big", "w" * 20_000)], "task")
+    await Uniform(saver).put_writes(where, [("small", "short"), ("big", "w" * 17_000)], "task")
     id_ = where["configurable"]["checkpoint_id"]
 
     def around(request: Any) -> Any:
         nonlocal longest
         reply = yield request
-        longest = max(longest, len(repr(reply)))
+        longest = max(longest, size_of_reply(reply))
         return reply
 
     Around(saver, around)

@@ -730,4 +730,6 @@ def leads_to(rows: list[Any], number: int, target: int) -> bool:
 
 
 def entry(ns: str, name: str, parent: str | None, parents: dict[str, str] | None = None) -> Entry:
-    return Entry(ns, name, parent, None, {"step": 1, "source": "loop", "parents": parents or {}}, {}, {}, frozenset(), ())
+    return Entry(
+        ns, name, parent, None, {"step": 1, "source": "loop", "parents": parents or {}}, {}, {}, frozenset(), ()
+    )
