@@ -223,7 +223,7 @@ def entries(
 
 
 @keyed()
-def costs(context: Context, thread: str) -> Stream[tuple[Entry, Mapping[str, Size]]]:
+def costs(context: Context, thread: str, longest: int = _NONE) -> Stream[tuple[Entry, Mapping[str, Size]]]:
     """Stream the checkpoints of a thread with the sizes of their values.
 
     A checkpoint comes after its parent was read, or is known to be gone.
@@ -232,7 +232,7 @@ def costs(context: Context, thread: str) -> Stream[tuple[Entry, Mapping[str, Siz
     def describe(family: _Family) -> list[tuple[Entry, Mapping[str, Size]]]:
         return [(child, _sizes(family.parent, child)) for child in family.children]
 
-    return _walk(context, thread, None, _EVERYTHING, describe)
+    return _walk(context, thread, None, _EVERYTHING, describe, None, longest)
 
 
 @keyed()

@@ -24,7 +24,7 @@ from redis_saver._common.config import Address
 from redis_saver._common.display import counted, printable, shown
 from redis_saver._inspector import picture
 from redis_saver._inspector.health import OTHER_PREFIX
-from redis_saver._inspector.rows import PREVIEWED, TreeRow, Turn, list_threads, page_of, text_tree
+from redis_saver._inspector.rows import PREVIEWED, TreeRow, Turn, id_at, list_threads, page_of, text_tree
 from redis_saver._inspector.values import ago, gist, left, moment, nothing, owner_text, state_of
 from redis_saver._migrate.files import new_file
 from redis_saver.errors import EndpointError, ThreadNotFound
@@ -102,8 +102,7 @@ def tree_cells(lane: str, turn: str, row: TreeRow) -> list[str | Text]:
     """Return a checkpoint of a tree as cells of the table."""
     entry = row.entry
     said = Text(row.notice or row.preview, STATES.get(row.state, ""))
-    levels = [level.partition(":")[0] for level in entry.ns.split("|")] if entry.ns else []
-    ran = " / ".join([*map(screen.named, levels), names(row.ran or [entry.source or "-"])])
+    ran = " / ".join([*map(screen.named, row.levels), names(row.ran or [entry.source or "-"])])
     cells: list[str | Text] = [lane + MARKS[row.state], turn, screen.named(entry.id), ran, said]
     age = datetime.now(timezone.utc) - entry.created_at if entry.created_at else timedelta()
     at = ago(entry.created_at) if age < _RECENT else moment(entry.created_at)
@@ -361,6 +360,7 @@ def _tree(
     ns: str | None = None,
     turn: int | None = None,
     find: str | None = None,
+    before: datetime | None = typer.Option(None, parser=past),
     limit: int | None = typer.Option(None, min=1, max=MAX_NUMBER),
     svg: Path | None = None,
     as_json: bool = JSON,
@@ -377,13 +377,16 @@ def _tree(
         turn N: Only this turn: -1 for the newest, -2 for the one before.
         find TEXT: Only turns with this text in an id, a node, a preview, a value that was read, or a time, such as
             "2026-11-24 19:".
+        before TIME: Only what was before TIME, by the ids of checkpoints: how long ago (2h), or ISO 8601. Turn -1 is
+            then the newest one before.
         limit N: Read the newest N checkpoints, 50 in a round trip. Default: 100, or 2,000 with --turn or --find.
         svg FILE: Write these turns as a picture to this new file instead.
     """
     most = limit or (_TREE if turn is None and not find else _SEARCHED)
     with servers.savers() as savers:
         savers.source.thread(thread)
-        entries = savers.source.entries(thread, ns, None, most + 1, longest=PREVIEWED)
+        until = id_at(before) if before else None
+        entries = savers.source.entries(thread, ns, until, most + 1, longest=PREVIEWED)
     grouped, older = page_of(entries, most)
     shown = [
         one
@@ -404,9 +407,10 @@ def _tree(
             columns, cells, right=("turn", "bytes"), ids=("checkpoint",), whole=("", "created (UTC)"), least=_SAYS
         )
     if not entries:
-        screen.note(f"no checkpoint{'' if ns is None else f' in namespace {screen.named(ns)}'}")
+        there = "" if ns is None else f" in namespace {screen.named(ns)}"
+        screen.note(f"no checkpoint{there}{' before that time' if before else ''}")
     elif not shown:
-        screen.note(f"no such turn among the newest {counted(len(grouped), 'turn')}, which were read")
+        screen.note(f"not found in {'the newest' if older else 'all'} {counted(len(grouped), 'turn')}")
     if older:
         more = "--find and --turn look further back" if most == _TREE else "--limit reads more"
         screen.note(f"only the newest {counted(len(grouped), 'turn')}: {more}")

@@ -176,8 +176,10 @@ class CheckpointPages:
         if self._mask.hides(name) or not is_chat(messages):
             return {"name": name, "chat": None, "tree": trees.tree(name, value)}
         first = max(0, len(messages) - CHILDREN)
+        shown = chat(trees, messages, first, at)
+        older = max((at for at, message in enumerate(shown) if message.role == "human"), default=0)
         tokens = sum(map(used_tokens, messages))
-        return {"name": name, "chat": chat(trees, messages, first, at), "first": first, "at": at, "tokens": tokens}
+        return {"name": name, "chat": shown, "first": first, "at": at, "tokens": tokens, "older": older}
 
     def _unreduced(self, trees: Trees, saved: CheckpointTuple, left_out: Collection[str]) -> list[Values]:
         """Show the last snapshot and later writes of channels without a value. Only the graph can reduce them."""

@@ -73,8 +73,7 @@ def _lanes(drawing: Drawing, row: TreeRow, top: int) -> list[str]:
 def _cells(turn: Turn, row: TreeRow) -> list[tuple[str, str]]:
     """Return the cells of a row, each with its class."""
     entry = row.entry
-    place = [named(level.partition(":")[0]) for level in entry.ns.split("|") if level]
-    ran = ": ".join((*place, ", ".join(map(named, row.ran)) or f"({named(entry.source)})"))
+    ran = ": ".join((*map(named, row.levels), ", ".join(map(named, row.ran)) or f"({named(entry.source)})"))
     number = f"{turn.number}" if row is turn.rows[0] else ""
     said, made = printable(row.notice or row.preview), moment(entry.created_at)
     return [("soft", number), ("", _cut(ran)), (row.state, _cut(said)), ("", _cut(named(entry.id))), ("soft", made)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple, TypeVar
@@ -94,6 +94,15 @@ def read_moment(text: str) -> datetime:
     raise ValueError(f"{shown(text)} is no time: write how long ago (2h), or 2026-11-25T03:00:00Z")
 
 
+_FIRST_DAY = datetime(1582, 10, 15, tzinfo=timezone.utc)
+
+
+def id_at(moment: datetime) -> str:
+    """Return the smallest id that LangGraph makes at a moment or later: its ids are UUIDs of version 6."""
+    ticks = f"{max(0, (moment - _FIRST_DAY) // timedelta(microseconds=1)) * 10:015x}"
+    return f"{ticks[:8]}-{ticks[8:12]}-6{ticks[12:]}"
+
+
 # -- trees
 
 
@@ -133,10 +142,29 @@ class TreeRow(NamedTuple):
     values: Sequence[tuple[str, Any]]
     """Channels and values of the writes that made it, and of its own questions, answers and errors."""
 
+    @property
+    def levels(self) -> Sequence[str]:
+        """The nodes whose subgraphs enclose it, outermost first. The last one is the agent's name if LangChain knows it.
+
+        Deep Agents runs all subagents in one node, so the node's name does not tell them apart.
+        """
+        nodes = [level.partition(":")[0] for level in self.entry.ns.split("|")] if self.entry.ns else []
+        agent = self.entry.metadata.get("lc_agent_name")
+        return [*nodes[:-1], agent] if nodes and isinstance(agent, str) and agent else nodes
+
     def has(self, text: str, hides: Hides) -> bool:
         """True if its id, its time (UTC), its previews, or its values contain a text, in upper or lower case."""
         made = moment(self.entry.created_at)
-        shown_here = (self.entry.ns, self.entry.id, *self.ran, self.preview, self.notice, made, made.replace(" ", "T"))
+        shown_here = (
+            self.entry.ns,
+            self.entry.id,
+            *self.levels,
+            *self.ran,
+            self.preview,
+            self.notice,
+            made,
+            made.replace(" ", "T"),
+        )
         wanted = text.lower()
         return any(wanted in each.lower() for each in shown_here) or any(
             wanted in each.lower() for channel, value in self.values for each in texts(channel, value, hides)
@@ -256,12 +284,16 @@ def _row(entry: Entry, parent: Entry | None, hides: Hides, *, is_continued: bool
     upcoming |= {
         node for channel in entry.present if (node := triggered(channel)) and not _has_seen(entry, node, channel)
     }
-    messages = [message for _, value in values for message in messages_in(value)]
-    tokens = {str(m.id or (entry.ns, entry.id, at)): used_tokens(m) for at, m in enumerate(messages)}
     return TreeRow(
         entry, state, ran, sorted(node for node in upcoming if node), preview, notice,
-        sum(write.size for write in made), tokens, values,
+        sum(write.size for write in made), tokens_of(entry, [value for _, value in values]), values,
     )  # fmt: skip
+
+
+def tokens_of(entry: Entry, values: Iterable[Any]) -> dict[str, int]:
+    """Return the total tokens of the messages in values that a checkpoint has, by the message's id."""
+    messages = [message for value in values for message in messages_in(value)]
+    return {str(each.id or (entry.ns, entry.id, at)): used_tokens(each) for at, each in enumerate(messages)}
 
 
 _SPECIAL = {INTERRUPT: "waits", RESUME: "answered", ERROR: "failed"}

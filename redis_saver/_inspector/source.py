@@ -139,9 +139,14 @@ class Source:
         """
         return driver_of(self._hot).run(auditing.measured(self._context, address.thread_id, address, longest))
 
-    def costs(self, thread: str, is_over: Callable[[], bool]) -> Iterator[tuple[Entry, Mapping[str, Size]]]:
-        """Iterate over the checkpoints of a thread in Redis, newest first, with the sizes of their values."""
-        return self._stream(until(is_over, auditing.costs(self._context, thread)))
+    def costs(
+        self, thread: str, is_over: Callable[[], bool], longest: int
+    ) -> Iterator[tuple[Entry, Mapping[str, Size]]]:
+        """Iterate over the checkpoints of a thread in Redis, newest first, with the sizes of their values.
+
+        Pending writes of up to `longest` bytes are read.
+        """
+        return self._stream(until(is_over, auditing.costs(self._context, thread, longest)))
 
     def history(self, thread: str, channel: str, ns: str, limit: int) -> list[VersionInfo]:
         """Return the newest versions of a channel in Redis."""

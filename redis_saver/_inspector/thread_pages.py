@@ -18,7 +18,7 @@ from redis_saver._common.config import Address
 from redis_saver._common.display import shown
 from redis_saver._inspector import health
 from redis_saver._inspector.pages import NO_CONTENT, Query, Refused, Values, needed, number, read_address
-from redis_saver._inspector.rows import ORDERS, PREVIEWED, drawn, list_threads, page_of, read_moment
+from redis_saver._inspector.rows import ORDERS, PREVIEWED, drawn, id_at, list_threads, page_of, read_moment, tokens_of
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.values import STATES, Hides, nothing, state_of
 
@@ -65,7 +65,8 @@ class ThreadPages:
         hot = getattr(info, "hot", info)
         cold = arguments.get("tier") == "cold" or hot is None
         limit = COLD_ROWS if cold else SEARCHED if text else ROWS
-        where = name, arguments.get("ns"), arguments.get("before"), limit + 1
+        until = _moment(arguments, "until")
+        where = name, arguments.get("ns"), arguments.get("before") or (id_at(until) if until else None), limit + 1
         entries = self._source.entries(*where, cold=cold, longest=PREVIEWED)
         turns, older = page_of(entries, limit, self._hides, newer)
         found = {row.entry[:2] for turn in turns for row in turn.rows if text and row.has(text, self._hides)}
@@ -197,12 +198,14 @@ class ThreadCost:
     """Number of checkpoints that were read, newest first."""
     is_partial: bool = False
     """True if the time was up before all checkpoints were read."""
+    tokens: int = 0
+    """Total tokens of the messages in their pending writes, each once."""
 
 
 def measured(source: Source, thread: str, seconds: float) -> ThreadCost:
     """Add up the bytes of a thread's checkpoints, newest first. Stops after `seconds`, but reads at least one page."""
     total, end = ThreadCost(), time.monotonic() + seconds
-    by_name: dict[tuple[str, str], ChannelCost] = {}
+    by_name, tokens = dict[tuple[str, str], ChannelCost](), dict[str, int]()
 
     def is_over() -> bool:
         total.is_partial = total.looked > 0 and time.monotonic() >= end
@@ -216,8 +219,9 @@ def measured(source: Source, thread: str, seconds: float) -> ThreadCost:
         return cost
 
     def checkpoints() -> Iterator[CheckpointCost]:
-        for entry, sizes in source.costs(thread, is_over):
+        for entry, sizes in source.costs(thread, is_over, PREVIEWED):
             total.looked += 1
+            tokens.update(tokens_of(entry, [write.value for write in entry.writes]))
             added = {channel: size.new for channel, size in sizes.items()}
             for channel, size in sizes.items():
                 if size.new:
@@ -234,7 +238,7 @@ def measured(source: Source, thread: str, seconds: float) -> ThreadCost:
             yield CheckpointCost(where, entry.step, new, sum(added.values()) - new, most)
 
     total.largest = heapq.nlargest(LARGEST, checkpoints(), key=lambda cost: cost.stored)
-    total.channels = sorted(by_name.values(), key=lambda cost: -cost.stored)
+    total.channels, total.tokens = sorted(by_name.values(), key=lambda cost: -cost.stored), sum(tokens.values())
     return total
 
 
@@ -288,5 +292,13 @@ def _span(fields: Query, name: str) -> timedelta | None:
 
 
 def _moment(fields: Query, name: str) -> datetime | None:
+    """Read a moment from a field.
+
+    Raises:
+        Refused: It is none.
+    """
     text = fields.get(name, "").strip()
-    return read_moment(text) if text else None
+    try:
+        return read_moment(text) if text else None
+    except ValueError as error:
+        raise Refused(f"{name}= {error}") from None

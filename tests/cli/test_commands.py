@@ -208,7 +208,7 @@ def test_tree_shows_a_turn_or_those_with_a_text(place: Place) -> None:
     found = place.run("tree", "t", "--find", "ORDER 17")
     assert found.count("\n") == 4 and "-23" in found and "\x1b" not in found
     assert place.run("tree", "t", "--find", "order 17", "--turn", "-1") == ""
-    assert "no such turn among the newest 40 turns" in place.err
+    assert "not found in all 40 turns" in place.err
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
@@ -418,6 +418,16 @@ def test_a_checkpoint_of_a_subgraph_is_found_by_its_id_alone(place: Place) -> No
         (shown,) = place.json("show", "talk", name)
         assert shown["checkpoint"]["channels"] == {"inner": 1}
     place.refused("show", "talk", "6")
+
+
+def test_tree_begins_before_a_time(place: Place) -> None:
+    """The ids that LangGraph makes are in the order of time."""
+    about: Any = {"source": "input", "step": 1, "parents": {}}
+    place.saver.put(config("talk"), made := checkpoint({"n": 1}, {"n": "1"}), about, {"n": "1"})
+    assert [one["checkpoint_id"] for one in place.json("tree", "talk", "--before", "0s")] == [made["id"]]
+    assert place.json("tree", "talk", "--before", "1h") == []
+    place.run("tree", "talk", "--before", "1970-01-01", "--ns", "")
+    assert "no checkpoint in namespace '' before that time" in place.err
 
 
 def test_tree_finds_turns_by_their_time(place: Place) -> None:

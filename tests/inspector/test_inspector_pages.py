@@ -326,7 +326,7 @@ async def test_checkpoints_on_different_pages_can_be_compared() -> None:
         (older,) = [one for one in links((await client.get(first)).text) if "before=" in one]
         text = (await client.get(older)).text
         check_markup(text)
-        (compare,) = [one for one in links(text) if one.startswith("/diff?") and oldest in one]
+        (compare,) = {one for one in links(text) if one.startswith("/diff?") and oldest in one}
         text = (await client.get(compare)).text
     assert newest in text and oldest in text and "changed" in text
 

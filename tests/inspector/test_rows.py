@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from datetime import datetime, timedelta, timezone
 from typing import Any
+from urllib.parse import urlencode
 
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.base.id import uuid6
 from langgraph.func import entrypoint
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, Send, interrupt
-from tests.support.factories import chain, config, put
+from tests.support.factories import chain, checkpoint, config, put
 from tests.support.inspecting import SECRET, browser, check_markup, links, make_failed, make_thread, writer
 from tests.support.uniform import Target, Uniform, encryption
 from tests.support.wrappers import Around
@@ -17,7 +21,7 @@ from tests.support.wrappers import Around
 import fakeredis
 
 from redis_saver import RedisSaver
-from redis_saver._inspector.rows import PREVIEWED, TreeRow, page_of, text_tree, turns
+from redis_saver._inspector.rows import PREVIEWED, TreeRow, id_at, page_of, text_tree, turns
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.values import Mask
 
@@ -37,6 +41,10 @@ def asks(state: Any) -> dict[str, Any]:
 def calls(state: Any) -> dict[str, Any]:
     call = {"name": "cancel", "args": {"order": "4711", "token": SECRET}, "id": "c"}
     return {"messages": [AIMessage("Let me see.", tool_calls=[call], usage_metadata=USAGE)]}
+
+
+def page(**arguments: Any) -> str:
+    return f"/thread?{urlencode(arguments)}"
 
 
 def agent(saver: Any) -> Any:
@@ -236,3 +244,44 @@ async def test_forks_of_old_turns_stay_on_a_page() -> None:
             seen += [one.partition("&id=")[2] for one in links(text) if one.startswith("/checkpoint?thread=t&ns=&id=")]
             url = next((one for one in links(text) if "before=" in one), "")
     assert len(seen) == len(set(seen)) == 153
+
+
+async def test_a_page_begins_at_a_time() -> None:
+    """The ids that LangGraph makes are in the order of time."""
+    saver = embedded()
+    uniform = Uniform(saver)
+    for day in range(20, 26):
+        made = checkpoint({"n": day}, {"n": f"{day}"}, id_at(datetime(2026, 11, day, 12, tzinfo=timezone.utc)))
+        await uniform.put(config("t"), made, {"source": "input", "step": 1, "parents": {}}, {"n": f"{day}"})
+    async with browser(saver) as client:
+        found = {}
+        for until in ("", "2026-11-23T12:00", "2026-11-23T12:01", "2026-11-19"):
+            text = (await client.get(page(id="t", until=until))).text
+            check_markup(text)
+            found[until] = len(re.findall("<summary>", text)), '<b class="number">' in text
+        assert found == {
+            "": (6, True),
+            "2026-11-23T12:00": (3, False),
+            "2026-11-23T12:01": (4, False),
+            "2026-11-19": (0, False),
+        }, "a turn has no number if newer ones were not counted"
+        assert (await client.get(page(id="t", until="<b>"))).status_code == 400
+    before, made, after = datetime.now(timezone.utc), str(uuid6()), datetime.now(timezone.utc) + timedelta(seconds=1)
+    assert id_at(before) <= made < id_at(after)
+
+
+async def test_agents_have_their_names_and_threads_their_tokens() -> None:
+    saver = embedded()
+    where: Any = {"source": "loop", "step": 1, "parents": {}, "lc_agent_name": "research <b>"}
+    made = checkpoint({"n": 1}, {"n": "1"})
+    await Uniform(saver).put(config("t", "main:1|tools:2"), made, where, {"n": "1"})
+    assert [row.levels for row in rows_of(saver, "t")] == [["main", "research <b>"]]
+    graph = agent(saver)
+    for _ in range(2):
+        graph.invoke({"messages": [HumanMessage("Cancel it.")]}, config("t"))
+        graph.invoke(Command(resume="yes"), config("t"))
+    async with browser(saver) as client:
+        text = (await client.get(page(id="t"))).text
+        check_markup(text)
+        assert "research &lt;b&gt;" in text
+        assert "<b>240 tokens</b>" in (await client.get("/cost?thread=t")).text
