@@ -16,6 +16,7 @@ from bench.contestants import (
     THROUGH,
 )
 from bench.options import COUNTING
+from bench.workloads import inspector
 from bench.workloads.capacity import CALLERS, PROCESSES
 from bench.workloads.delta import DELTA, LENGTHS, PLAIN
 from bench.workloads.reads import THREADS
@@ -79,6 +80,11 @@ def judge(rows: Rows) -> list[Budget]:
     judge_delta(rows, budget)
     judge_tiers(rows, budget)
     judge_waiting(rows, budget)
+    for page in inspector.PAGES:
+        measured = ours(rows, "median", workload="inspector", metric=inspector.METRIC, page=page, checkpoints=10_000)
+        budget(f"inspector, 10,000 checkpoints: {page}, ms of processor time", measured, 100)
+    measured = ours(rows, "median", workload="inspector", page="a large checkpoint, before one asks")
+    budget("inspector, a checkpoint with 50 MB: memory grown, MB", measured, 64)
     measured = ours(rows, "median", workload="overheads", option=COUNTING, metric="turn: work, x without")
     budget("counting, work of a turn: x without", measured, 1.01)
     return budgets

@@ -15,6 +15,7 @@ from bench.workloads import (
     fan_out,
     files,
     growth,
+    inspector,
     operations,
     overheads,
     reads,
@@ -45,6 +46,7 @@ WORKLOADS: dict[str, Callable[[Run], None]] = {
         reads,
         overheads,
         waiting,
+        inspector,
         store,
         store_vectors,
     )

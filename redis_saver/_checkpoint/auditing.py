@@ -160,8 +160,9 @@ class Entry(NamedTuple):
         return {ns: id_ for ns, id_ in parents.items() if type(id_) is str} if isinstance(parents, dict) else {}
 
 
-CHECKPOINTS_PER_PAGE, VERSIONS_PER_PAGE = 50, 20
-"""Page sizes: without and with the sizes of values, which take the server longer."""
+CHECKPOINTS_PER_PAGE, VERSIONS_PER_PAGE, FIRST_VERSIONS = 50, 20, 3
+"""Page sizes: without and with the sizes of values, which take longer; and of the first page with all sizes, as it may
+be the last for which there is time. Each page is twice as long as the one before."""
 _NONE = -1
 """Maximum size of a write to read, if none is to be read."""
 _UNPACKED = 16
@@ -285,8 +286,10 @@ def _walk(
     """
     keys, (upper, lower) = context.keyspace.keys(thread), listing.bounds(ns, None, before)
     size, waiting = VERSIONS_PER_PAGE if measured else CHECKPOINTS_PER_PAGE, dict[tuple[str, str], list[Entry]]()
+    first = FIRST_VERSIONS if measured == _EVERYTHING else size
     while upper > b"(":
-        answer = yield Call(scripts.AUDIT, keys, (upper, lower, size, reading.BYTES_PER_PAGE, measured, longest))
+        answer = yield Call(scripts.AUDIT, keys, (upper, lower, first, reading.BYTES_PER_PAGE, measured, longest))
+        first = min(2 * first, size)
         if answer is None:  # if it was deleted just now, the waiting checkpoints may have had parents
             return
         following, entries = _page(context, thread, answer, upper, longest)

@@ -89,7 +89,7 @@ def read(
         if expected is not None and is_expected:
             reply = reply._replace(header=expected.header, values=list(expected.values.values()))
         # An older checkpoint that somebody looks at is not remembered.
-        chunks, used = dict[bytes, bytes](), None if wanted else dict[ChannelKey, Version]()
+        chunks, used = dict[bytes, bytes](), None if wanted or not cache.is_on else dict[ChannelKey, Version]()
         for version in had.values():
             chunks.update(version.stored.chunks)
         chunks.update(codec.as_chunks(context, reply.chunks, thread))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import secrets
 import socket
 from collections import defaultdict, deque
@@ -225,6 +226,8 @@ def _inspect(
         path = "" if thread is None else "thread"
         screen.line(f"http://{address}/{path}?{urlencode(arguments, errors='surrogatepass')}")
         screen.note("Ctrl-C ends it.")
+        gc.collect()
+        gc.freeze()  # so that no later collection, while a page waits, walks the modules
         config = uvicorn.Config(pages, log_level="warning", access_log=False, server_header=False, lifespan="off")
         uvicorn.Server(config).run(sockets=[listening])
     return 130  # it ends only by a signal, even if its parent ignores that

@@ -284,5 +284,9 @@ def size_of_reply(reply: Any) -> int:
         return 0
     size = 0
     for item in reply:
-        size += len(item) if type(item) is bytes else size_of_reply(item)
+        kind = type(item)
+        if kind is bytes:
+            size += len(item)
+        elif kind is not int:
+            size += size_of_reply(item)
     return size

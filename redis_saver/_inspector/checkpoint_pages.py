@@ -49,6 +49,9 @@ from redis_saver.errors import LimitExceeded
 LARGE = 8_000_000
 """Total bytes of a checkpoint's values from which pages leave out the largest ones, unless the user asks for them."""
 
+FEW = 10
+"""Minimum number of messages of a chat on the page of a checkpoint, if the newest turn is shorter."""
+
 
 class Large(Exception):
     """The values of a checkpoint are large."""
@@ -170,16 +173,19 @@ class CheckpointPages:
         download = json.dumps(value, ensure_ascii=True, indent=1).replace("<", "\\u003c").encode()
         return {"download": download}
 
-    def _channel(self, trees: Trees, name: str, value: Any) -> Values:
-        """Show a channel as a chat if it is a list or a snapshot of messages, else as a tree."""
+    def _channel(self, trees: Trees, name: str, value: Any, *, is_stored: bool = True) -> Values:
+        """Show a channel as a chat if it is a list or a snapshot of messages, else as a tree.
+
+        Of a stored chat it shows the newest turn. Another page has the older messages.
+        """
         at, messages = unpacked(value)
         if self._mask.hides(name) or not is_chat(messages):
             return {"name": name, "chat": None, "tree": trees.tree(name, value)}
-        first = max(0, len(messages) - CHILDREN)
+        asked = max((at for at, message in enumerate(messages) if message.type == "human"), default=0)
+        first = max(0, len(messages) - CHILDREN, min(asked, len(messages) - FEW) if is_stored else 0)
         shown = chat(trees, messages, first, at)
-        older = max((at for at, message in enumerate(shown) if message.role == "human"), default=0)
         tokens = sum(map(used_tokens, messages))
-        return {"name": name, "chat": shown, "first": first, "at": at, "tokens": tokens, "older": older}
+        return {"name": name, "chat": shown, "first": first, "at": at, "tokens": tokens, "older": max(0, asked - first)}
 
     def _unreduced(self, trees: Trees, saved: CheckpointTuple, left_out: Collection[str]) -> list[Values]:
         """Show the last snapshot and later writes of channels without a value. Only the graph can reduce them."""
@@ -192,7 +198,9 @@ class CheckpointPages:
                 continue  # the channel was emptied
             parts = [*([unpacked(history["seed"])[1]] if "seed" in history else ()), *writes]
             flat = [item for part in parts for item in (part if isinstance(part, list) else [part])]
-            channel = self._channel(trees, name, flat if is_chat(flat) else {**history, "writes": writes})
+            channel = self._channel(
+                trees, name, flat if is_chat(flat) else {**history, "writes": writes}, is_stored=False
+            )
             channels.append({**channel, "writes": len(writes)})
         return channels
 

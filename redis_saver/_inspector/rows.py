@@ -144,7 +144,7 @@ class TreeRow(NamedTuple):
 
     @property
     def levels(self) -> Sequence[str]:
-        """The nodes whose subgraphs enclose it, outermost first. The last one is the agent's name if LangChain knows it.
+        """The nodes whose subgraphs enclose it, outermost first. The last one is the agent's name, if LangChain set it.
 
         Deep Agents runs all subagents in one node, so the node's name does not tell them apart.
         """

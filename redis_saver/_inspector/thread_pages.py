@@ -138,7 +138,7 @@ def _mark(info: Any) -> str:
 
 # -- costs
 
-FIRST_SECONDS, MORE_SECONDS = 0.1, 20.0
+FIRST_SECONDS, MORE_SECONDS = 0.05, 20.0
 """Time limits in seconds: the default, and the one if the user asks for more."""
 LARGEST = 20
 """Maximum number of checkpoints in the list of the largest ones."""

@@ -229,6 +229,7 @@ class ChunkCache:
             TypeError, ValueError: The limit is not a number of bytes.
         """
         config.number("cache_bytes", limit, 0, whole=True)
+        self.is_on: bool = limit > 0
         self._threads: BoundedCache[bytes, KnownThread] = BoundedCache(max_bytes=limit)
         self.after_fork()
         forks.watch(self)

@@ -101,6 +101,23 @@ async def test_values_are_downloaded_as_json_without_what_is_masked() -> None:
         assert (await client.get(message)).json()["content"] == "What is the weather?"
 
 
+@pytest.mark.parametrize(("asked", "shown", "folded"), [(30, 30, 0), (95, 90, 5), (2, 50, 0)])
+async def test_a_checkpoint_shows_the_newest_turn(asked: int, shown: int, folded: int) -> None:
+    """Messages before it are folded, or on another page."""
+    saver = embedded()
+    chat = [HumanMessage(f"said-{at}.") if at == asked else AIMessage(f"said-{at}.") for at in range(100)]
+    await put(Uniform(saver), config("t"), {"messages": chat})
+    async with browser(saver) as client:
+        text = (await client.get("/checkpoint?thread=t")).text
+        found = [int(at) for at in re.findall(r"<p>said-(\d+)\.</p>", text)]
+        first = max(shown, 50)
+        assert found == list(range(first, 100)) and f"{first} earlier messages" in text
+        assert (f"{folded} messages before this turn" in text) is bool(folded)
+        (earlier,) = [one for one in links(text) if "&first=" in one]
+        text = (await client.get(earlier)).text
+        assert f"said-{first - 1}." in text and f"said-{first - 50}." in text
+
+
 async def test_values_that_json_lacks_become_texts() -> None:
     saver = embedded()
     strange = {"nan": float("nan"), "bytes": b"\0\1", "set": {1}, 5: "key", "deep": [[[{}]]], "text": "</script>"}

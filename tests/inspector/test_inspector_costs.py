@@ -109,7 +109,7 @@ async def test_measuring_a_long_thread_has_a_time_limit(
     calls = counted(saver)
     async with browser(saver) as client:
         text = (await client.get("/cost?thread=t")).text
-        assert f"the newest {auditing.VERSIONS_PER_PAGE - 1} of {4 * auditing.VERSIONS_PER_PAGE} checkpoints" in text
+        assert f"the newest {auditing.FIRST_VERSIONS - 1} of {4 * auditing.VERSIONS_PER_PAGE} checkpoints" in text
         assert len(calls) == 2, "one call for the thread, one for a page"
         check_markup(text)
         (longer,) = [one for one in links(text) if "long=yes" in one]
