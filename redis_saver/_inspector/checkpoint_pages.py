@@ -29,7 +29,7 @@ from redis_saver._inspector.pages import (
     read_address,
 )
 from redis_saver._inspector.rows import OWN, PREVIEWED, task_state, triggered
-from redis_saver._inspector.source import Source
+from redis_saver._inspector.source import Source, elements_of
 from redis_saver._inspector.values import (
     CHILDREN,
     At,
@@ -196,11 +196,9 @@ class CheckpointPages:
             writes = [value for _, _, value in history["writes"]]
             if not writes:
                 continue  # the channel was emptied
-            parts = [*([unpacked(history["seed"])[1]] if "seed" in history else ()), *writes]
-            flat = [item for part in parts for item in (part if isinstance(part, list) else [part])]
-            channel = self._channel(
-                trees, name, flat if is_chat(flat) else {**history, "writes": writes}, is_stored=False
-            )
+            flat = elements_of(history)
+            value = flat if is_chat(flat) else {**history, "writes": writes}
+            channel = self._channel(trees, name, value, is_stored=False)
             channels.append({**channel, "writes": len(writes)})
         return channels
 

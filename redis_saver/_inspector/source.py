@@ -24,8 +24,10 @@ from redis_saver._common.config import Address
 from redis_saver._common.display import kind_of, printable, shown
 from redis_saver._engine.requests import Argument, Command, Operation, Page
 from redis_saver._engine.runner import Pump
+from redis_saver._inspector.values import is_chat
 from redis_saver._migrate.engine import migrate
 from redis_saver._migrate.files import ThreadFile
+from redis_saver._storage import codec
 from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.context import Context
 from redis_saver._storage.opaque import OpaqueSerializer
@@ -307,8 +309,29 @@ class Source:
         return [address._replace(checkpoint_id=one.id) for one in following if one.parent == address.checkpoint_id]
 
     def compare(self, first: CheckpointTuple, second: CheckpointTuple) -> CheckpointDiff:
-        """Compare two checkpoints."""
+        """Compare two checkpoints, and `DeltaChannel`s of messages by the last snapshot and the writes since.
+
+        Cost: a round trip for each checkpoint in which such a channel has no snapshot.
+        """
+        compared = compare(self._hot.serde, first, second)
+        lists = [self._lists(saved, compared.not_compared) for saved in (first, second) if compared.not_compared]
+        chats = [
+            name for name in compared.not_compared
+            if any(each[name] for each in lists) and all(is_chat(each[name]) or each[name] == [] for each in lists)
+        ]  # fmt: skip
+        if not chats:
+            return compared
+        for saved, values in ((first, lists[0]), (second, lists[1])):
+            saved.checkpoint["channel_values"].update((name, values[name]) for name in chats)
         return compare(self._hot.serde, first, second)
+
+    def _lists(self, saved: CheckpointTuple, channels: Sequence[str]) -> dict[str, Any]:
+        """Return each `DeltaChannel` as its snapshot here, or as the elements of the last one and of later writes."""
+        values = saved.checkpoint["channel_values"]
+        here = {name: codec.held(values[name]) for name in channels if name in values}
+        found = self.histories(configs.address(saved.config), [name for name in channels if name not in here])
+        written = {name: elements_of(history) for name, history in found.items()}
+        return {**{name: [] for name in channels}, **written, **here}
 
     def same(self, one: object, other: object) -> bool:
         """True if a comparison of checkpoints finds two values equal."""
@@ -318,6 +341,12 @@ class Source:
         if self.tiers is None:
             return [] if method == "list" else None
         return driver_over(self.tiers).run(_cold_call(method, arguments, options))
+
+
+def elements_of(history: DeltaChannelHistory) -> list[Any]:
+    """Return the elements of a `DeltaChannel`'s last snapshot and of the writes since, which its graph would reduce."""
+    parts = [*([codec.held(history["seed"])] if "seed" in history else ()), *(value for *_, value in history["writes"])]
+    return [item for part in parts for item in (part if isinstance(part, list) else [part])]
 
 
 def until(is_over: Callable[[], bool], stream: Generator[Any, Any, None]) -> Generator[Any, Any, None]:

@@ -262,7 +262,7 @@ def test_diff_prints_changed_channels(place: Place) -> None:
     assert "'009'" in place.refused("diff", "talk", "009")
 
 
-def test_diff_names_channels_that_it_cannot_compare(place: Place) -> None:
+def test_diff_compares_messages_of_delta_channels(place: Place) -> None:
     talk = talking(place.saver)
     for at in range(3):
         talk.invoke({"messages": [HumanMessage(f"question {at}")]}, {"configurable": {"thread_id": "delta"}})
@@ -270,10 +270,9 @@ def test_diff_names_channels_that_it_cannot_compare(place: Place) -> None:
     told = set[bool]()
     for one, other in zip(ids, ids[1:], strict=False):
         found = place.saver.diff("delta", other, one)
-        assert ("no channel differs" in place.run("diff", "delta", other, one)) == (
-            not found.channels and not found.not_compared
-        )
-        assert ("not compared: messages." in place.err) == bool(found.not_compared)
+        text = place.run("diff", "delta", other, one)
+        assert ("no channel differs" in text) == (not found.channels and not found.not_compared)
+        assert ("messages." in text) >= bool(found.not_compared) and "not compared" not in place.err
         told.add(bool(found.not_compared))
         (shown,) = place.json("show", "delta", one)
         assert ("messages" in shown["checkpoint"]["channels"]) == (shown["checkpoint"]["not_stored"] == [])
