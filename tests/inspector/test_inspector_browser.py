@@ -195,6 +195,37 @@ def test_two_checkpoints_can_be_compared_by_keyboard(filled: Shown, chromium: An
     assert chromium.switch_to.active_element.get_attribute("class") == "skip"
 
 
+def test_a_turn_is_found_and_opened_by_keyboard(filled: Shown, chromium: Any) -> None:
+    chromium.get(filled.url("thread", id="user-1:chat"))
+
+    def press(key: str) -> Any:
+        """Press a key, and return the element that has the focus."""
+        chromium.switch_to.active_element.send_keys(key)
+        return chromium.switch_to.active_element
+
+    assert press(Keys.TAB).get_attribute("class") == "skip", "the first link skips to the page"
+    press(Keys.ENTER)
+    summary = next(found for _ in range(60) if (found := press(Keys.TAB)).tag_name == "summary" and not is_open(found))
+    press(Keys.ENTER)
+    assert is_open(summary)
+    press(Keys.TAB)
+    assert chromium.switch_to.active_element.tag_name in ("a", "button"), "the controls of an opened part follow it"
+    search = chromium.find_element(By.NAME, "q")
+    search.send_keys("no such text", Keys.ENTER)
+    wait_for(chromium, "Not found in the newest")
+    chromium.find_element(By.NAME, "until").send_keys("01022000", Keys.TAB, "0304AM", Keys.ENTER)
+    wait_for(chromium, "Not found in the next 0 checkpoints")
+    assert errors(chromium) == []
+
+
+def wait_for(chromium: Any, text: str) -> None:
+    WebDriverWait(chromium, WAIT).until(lambda driver: text in driver.find_element(By.TAG_NAME, "main").text)
+
+
+def is_open(summary: Any) -> bool:
+    return summary.find_element(By.XPATH, "..").get_attribute("open") is not None
+
+
 def test_a_live_list_and_a_thread_page_show_changes(filled: Shown, chromium: Any) -> None:
     """The pages poll the server. Only the changed part is replaced, so the form stays."""
     uniform, name = Uniform(filled.saver), "old-<b>1"
