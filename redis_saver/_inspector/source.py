@@ -71,7 +71,8 @@ class Source:
     def _context(self) -> Context:
         """Settings for Redis. Reads with these settings move no deadline, and do not use the saver's cache."""
         context = context_of(self._hot)
-        limits = replace(context.limits, value_bytes=self._largest or context.limits.value_bytes)
+        most = context.limits.value_bytes
+        limits = replace(context.limits, value_bytes=min(self._largest or most, most))
         expiry = context.expiry._replace(refresh_on_read=False)
         return context._replace(expiry=expiry, chunk_cache=ChunkCache(0), limits=limits)
 
@@ -240,12 +241,8 @@ class Source:
             "channel_versions": entry.versions, "versions_seen": entry.seen,
         }  # fmt: skip
         writes = [
-            (
-                write.task_id,
-                write.channel,
-                write.value if write.value is not None else f"{write.size:,} bytes, not read",
-            )
-            for write in entry.writes
+            (task, channel, f"{size:,} bytes, not read" if value is None and size > 1 else value)
+            for task, _, channel, size, value in entry.writes
         ]
         parent = configs.to_config(thread, entry.ns, entry.parent) if entry.parent else None
         config = configs.to_config(thread, entry.ns, entry.id)
