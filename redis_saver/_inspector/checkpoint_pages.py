@@ -102,7 +102,7 @@ class CheckpointPages:
             "costs": costs, "most": max((size.bytes for _, size in costs), default=0),
             "metadata": [trees.tree(name, value) for name, value in (saved.metadata or {}).items()],
             "next": next_nodes(saved), "written": self._written(trees, saved), "children": children,
-            "code": _code(saved, is_newest=not children), "caller": self._caller(saved),
+            "code": _code(saved, is_newest=not children), "called_by": self._caller(saved),
         }  # fmt: skip
 
     def _caller(self, saved: CheckpointTuple) -> Address | None:
@@ -427,6 +427,7 @@ def _code(saved: CheckpointTuple, *, is_newest: bool) -> str:
     lines = (
         f"config = {{'configurable': {where._asdict()!r}}}",
         f"graph.invoke({resume}, {config})  # {what}",
+        "# or",
         f"new = graph.update_state(config, {{'messages': []}}{node})  # {edit}",
         "graph.invoke(None, new)",
     )

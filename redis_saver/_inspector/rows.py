@@ -281,6 +281,7 @@ def _row(entry: Entry, parent: Entry | None, hides: Hides, *, is_continued: bool
     notice = one_line(", ".join(dict.fromkeys(said)), _LINE)
     preview = "" if ran == (_START,) else one_line(_preview(entry, parent, made, hides), _LINE)
     upcoming = {node_of(entry, write) for write in entry.writes if write.path}
+    upcoming |= set() if entry.writes else set(entry.sends)
     upcoming |= {
         node for channel in entry.present if (node := triggered(channel)) and not _has_seen(entry, node, channel)
     }

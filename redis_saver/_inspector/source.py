@@ -130,10 +130,19 @@ class Source:
         """
         if not cold:
             stream = self._stream(auditing.entries(self._context, thread, ns, before, longest))
-            return list(islice(stream, limit))
+            entries = list(islice(stream, limit))
+            return entries if longest < 0 or before else [self._with_sends(thread, each, entries) for each in entries]
         config: Any = {"configurable": {"thread_id": thread, **({} if ns is None else {"checkpoint_ns": ns})}}
         options = {"limit": limit, "before": configs.to_config(thread, ns or "", before) if before else None}
         return [_entry_of(saved) for saved in self._cold("list", (config,), options)]
+
+    def _with_sends(self, thread: str, entry: Entry, entries: Sequence[Entry]) -> Entry:
+        """Add the nodes of the newest root checkpoint's `Send`s, whose tasks may not have written yet."""
+        if entry.writes or TASKS not in entry.present or entry is not next((x for x in entries if not x.ns), None):
+            return entry
+        where = Address(thread, entry.ns, entry.id)
+        sends = driver_of(self._hot).run(auditing.channel_value(self._context, thread, where, TASKS))
+        return entry._replace(sends=auditing.nodes_of(sends))
 
     def measured(self, address: Address, longest: int) -> tuple[Entry, Mapping[str, Size]] | None:
         """Return a checkpoint of Redis without values, their sizes, and what it shares with its parent.

@@ -213,7 +213,7 @@ def test_a_turn_is_found_and_opened_by_keyboard(filled: Shown, chromium: Any) ->
     search = chromium.find_element(By.NAME, "q")
     search.send_keys("no such text", Keys.ENTER)
     wait_for(chromium, "Not found in the newest")
-    chromium.find_element(By.NAME, "until").send_keys("01022000", Keys.TAB, "0304AM", Keys.ENTER)
+    chromium.find_element(By.NAME, "until").send_keys("2000-01-02 03:04", Keys.ENTER)
     wait_for(chromium, "Not found in the next 0 checkpoints")
     assert errors(chromium) == []
 

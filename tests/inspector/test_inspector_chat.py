@@ -210,8 +210,8 @@ async def test_the_page_has_the_lines_that_resume() -> None:
     exec(lines[0], scope)
     exec(lines[1], scope)
     (said,) = compiled.get_state(config("a'</pre>")).values["messages"]
-    assert said.content == "yes" and lines[2].startswith("new = graph.update_state(config, ")
-    assert "as_node='ask'" in lines[2] and lines[3] == "graph.invoke(None, new)"
+    assert said.content == "yes" and lines[3].startswith("new = graph.update_state(config, ")
+    assert "as_node='ask'" in lines[3] and lines[4] == "graph.invoke(None, new)"
 
 
 async def test_a_checkpoint_of_a_subgraph_leads_to_its_caller() -> None:

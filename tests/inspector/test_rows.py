@@ -149,6 +149,18 @@ def test_the_nodes_of_sends_and_branches_of_a_fork_are_told_apart() -> None:
     assert len({lane for lane, *_ in text_tree([turn])}) == 3, "a straight lane, then one for each branch"
 
 
+def test_sends_that_have_not_run_are_next() -> None:
+    """As in the copy of a thread up to the checkpoint before a tool call."""
+    saver = embedded()
+    graph = StateGraph(MessagesState).add_node("model", lambda _: {}).add_node("tools", lambda _: {})
+    graph.add_conditional_edges("model", lambda _: [Send("tools", {}), Send("tools", {})], ["tools"])
+    compiled = graph.add_edge(START, "model").compile(checkpointer=saver, interrupt_before=["tools"])
+    compiled.invoke({"messages": []}, config("t"))
+    assert rows_of(saver, "t")[-1].next == ["tools"] == list(dict.fromkeys(compiled.get_state(config("t")).next))
+    compiled.invoke(None, config("t"))
+    assert rows_of(saver, "t")[-1].next == []
+
+
 def test_subgraphs_failures_and_masked_values() -> None:
     saver = embedded()
     make_thread(saver, "t")
@@ -190,7 +202,7 @@ def test_hostile_values_make_one_short_printable_line() -> None:
     for row in rows_of(saver, "t"):
         for text in (row.preview, row.notice):
             assert text.isprintable() and len(text) <= 201
-    assert "lines: a b\\x1b[31m" in row.preview
+    assert "lines: a ↵ b\\x1b[31m" in row.preview
 
 
 def test_an_entrypoint_shows_what_it_returns() -> None:

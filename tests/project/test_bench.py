@@ -128,6 +128,8 @@ def check_rows(found: dict[str, Any]) -> None:
         assert seen.pop(("overheads", metric)) == {"redis_saver"}, metric
     for metric in ("all had the thread", "handover", "server's share of a core"):
         assert seen.pop(("waiting", metric)) == {"redis_saver"}, metric
+    for metric in ("processor time", "memory grown"):
+        assert seen.pop(("inspector", metric)) == {"redis_saver"}, metric
     for metric in OF_STORES:
         assert seen.pop(("store", metric)) == STORES, metric
     for metric in ("20: numpy's product", "20: the nearest 10", "20: the nearest 10, filter, of a third"):
@@ -144,9 +146,9 @@ def check_what_it_says_of_itself(found: dict[str, Any], said: str) -> None:
     assert found["machine"].keys() == {"cpu", "cores", "memory_gib", "os", "native", "python"}
     assert found["servers"]["redis_saver"].startswith(("Redis ", "Valkey "))
     assert found["packages"].keys() >= {"redis", "langgraph", "langgraph-checkpoint"}
-    assert len(found["budgets"]) == 46
+    assert len(found["budgets"]) == 54
     measured = [budget for budget in found["budgets"] if budget["met"] is not None]
-    assert len(measured) == 17  # the others need more than the smallest run
+    assert len(measured) == 18  # the others need more than the smallest run
     for budget in found["budgets"]:
         assert budget["budget"] in said
     assert found["not_run"].keys() == {"langgraph-checkpoint-redis", LANGGRAPH_REDIS, f"{LANGGRAPH_REDIS} with vectors"}
