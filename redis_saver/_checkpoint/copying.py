@@ -35,7 +35,8 @@ Fields: TypeAlias = "dict[bytes, list[bytes] | None]"
 def copy_thread(context: Context, source: str, target: str, newest: str | None = None) -> Operation[None]:
     """Make the target a copy of the source as it is now.
 
-    With `newest`, leave out later checkpoints, and the pending writes of that one. So a resume runs its tasks again.
+    With `newest`, leave out later checkpoints, and the pending writes of the last one of each namespace. So a resume
+    runs their tasks again.
     """
     if source != target:
         limits.check_name(context.limits, target, "a thread")
@@ -81,10 +82,16 @@ def replace(context: Context, source: str, target: str, newest: str | None = Non
 
 
 def _until(references: References, newest: str) -> References:
-    """Leave out the checkpoints whose ids are after `newest`, and the pending writes from `newest` on."""
+    """Leave out checkpoints after `newest`, and the pending writes of the last checkpoint of each namespace.
+
+    Also those of the root, if `newest` is of a subgraph: they hold what that subgraph returned later.
+    """
     checkpoints = {key: links for key, links in references.checkpoints.items() if key[1] <= newest}
     of_each = [(names.components(member[1:].rpartition(b"\0")[0] + b"\0"), member) for member in references.writes]
-    writes = [member for (_, checkpoint_id, *_), member in of_each if checkpoint_id < newest]
+    last = dict[str, str]()
+    for ns, checkpoint_id in checkpoints:
+        last[ns] = max(last.get(ns, ""), checkpoint_id)
+    writes = [member for (ns, checkpoint_id, *_), member in of_each if checkpoint_id < last.get(ns, "")]
     return references._replace(checkpoints=checkpoints, writes=writes)
 
 

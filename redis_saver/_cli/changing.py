@@ -297,8 +297,8 @@ def _copy(
     Options:
         source SOURCE: Name of the thread.
         target TARGET: Name of the copy.
-        until CHECKPOINT: Copy only this checkpoint and older ones. Its pending writes are left out, so a resume runs
-            its tasks again. Id of a checkpoint, or its beginning or end.
+        until CHECKPOINT: Copy only this checkpoint and older ones, without the pending writes of the last one of each
+            namespace, so a resume runs their tasks again. Id of a checkpoint, or its beginning or end.
         replace: Replace TARGET if it exists.
     """
     with servers.savers(readable=False) as savers:

@@ -285,7 +285,7 @@ class _Values:
     """Shows a checkpoint with its values."""
 
     def __init__(self, savers: Savers, *, whole: bool, raw: bool) -> None:
-        self._whole, self._raw = whole, raw
+        self._whole, self._raw, self._source = whole, raw, savers.source
         serde: Any = savers.hot.serde
         self._serde = getattr(serde, "serde", serde)  # the serializer below the encryption
 
@@ -297,11 +297,13 @@ class _Values:
         screen.line(f"  step {metadata.get('step', '-')}, {source}, parent {parent}")
         if run := metadata.get("run_id"):
             screen.line(f"  run {screen.named(str(run))}")
-        values = saved.checkpoint["channel_values"]
+        stored = saved.checkpoint["channel_values"]
+        missing = sorted(unstored(saved.metadata) - stored.keys())
+        values = {**stored, **({} if self._raw else self._source.chats(saved, missing))}
         channels = [[screen.named(name), type(value).__name__, *self._texts(value)] for name, value in values.items()]
         screen.line("channels" if channels else "no channel has a value")
         self._print(channels)
-        if missing := sorted(unstored(saved.metadata)):
+        if missing := [name for name in missing if name not in values]:
             screen.note(f"not shown: {names(missing)}. {_DELTA}")
         writes = saved.pending_writes or ()
         if pending := [[screen.named(task), screen.named(name), *self._texts(value)] for task, name, value in writes]:

@@ -331,6 +331,10 @@ class Source:
             saved.checkpoint["channel_values"].update((name, values[name]) for name in chats)
         return compare(self._hot.serde, first, second)
 
+    def chats(self, saved: CheckpointTuple, channels: Sequence[str]) -> dict[str, Any]:
+        """Return the `DeltaChannel`s that hold messages: those since the last snapshot, and in it. One round trip."""
+        return {name: value for name, value in self._lists(saved, channels).items() if is_chat(value)}
+
     def _lists(self, saved: CheckpointTuple, channels: Sequence[str]) -> dict[str, Any]:
         """Return each `DeltaChannel` as its snapshot here, or as the elements of the last one and of later writes."""
         values = saved.checkpoint["channel_values"]

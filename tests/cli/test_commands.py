@@ -277,6 +277,8 @@ def test_diff_compares_messages_of_delta_channels(place: Place) -> None:
         (shown,) = place.json("show", "delta", one)
         assert ("messages" in shown["checkpoint"]["channels"]) == (shown["checkpoint"]["not_stored"] == [])
         place.run("show", "delta", one)
+        assert "not shown" not in place.err
+        place.run("show", "delta", one, "--raw")
         assert ("not shown: messages." in place.err) == bool(shown["checkpoint"]["not_stored"])
     assert told == {True, False}
 
@@ -409,6 +411,25 @@ def test_a_copy_until_a_checkpoint_runs_its_tasks_again(place: Place) -> None:
     runs.clear()
     assert compiled.invoke(None, config("again"))["log"] == ["plan", "act"]
     assert runs == ["act"]
+
+
+def test_a_copy_until_a_checkpoint_of_a_subgraph_has_nothing_of_what_it_returned(place: Place) -> None:
+    """Its caller's task runs again, and the subgraph goes on from there."""
+    runs: list[str] = []
+    inner = StateGraph(Log).add_node("look", lambda _: runs.append("look") or {"log": ["look"]})
+    inner.add_node("say", lambda _: runs.append("say") or {"log": ["say"]})
+    inner.add_edge(START, "look").add_edge("look", "say")
+    graph = StateGraph(Log).add_node("call", inner.compile()).add_edge(START, "call")
+    compiled = graph.compile(checkpointer=place.saver)
+    compiled.invoke({"log": []}, config("t"), durability="sync")
+    found = [one for one in place.saver.list(config("t", None)) if one.config["configurable"]["checkpoint_ns"]]
+    before = next(one for one in found if "branch:to:say" in one.checkpoint["channel_values"])
+    place.run("copy", "t", "again", "--until", before.checkpoint["id"])
+    newest = place.saver.get_tuple(config("again"))
+    assert newest and not newest.pending_writes
+    runs.clear()
+    assert "say" in compiled.invoke(None, config("again"))["log"] and "say" in runs
+    assert place.saver.check("again").sound
 
 
 def test_a_checkpoint_of_a_subgraph_is_found_by_its_id_alone(place: Place) -> None:
