@@ -364,7 +364,7 @@ def _interrupts() -> tuple[type[Any], ...]:
 
 
 def one_line(text: str, longest: int) -> str:
-    """Return a text in one printable line of up to `longest` characters, and an ellipsis if it is cut. `↵` ends a line."""
+    """Return a text in one printable line of up to `longest` characters, with an ellipsis if cut. `↵` is a new line."""
     line = printable(re.sub(r"\s*\n\s*", " ↵ ", text.strip()[: longest + 1]), 3 * longest)
     return line if len(line) <= longest else f"{line[:longest]}…"
 
