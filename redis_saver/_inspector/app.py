@@ -255,8 +255,8 @@ def _planned_copy(source: Source, thread: str, form: Mapping[str, str]) -> _Chan
     if not count:
         raise Refused("there is no such checkpoint")
     those = f"{counted(count, 'checkpoint')} up to {printable(newest)}, of the root and of subgraphs,"
-    text = f"{those} will be copied to {shown(target)}, without the pending writes of the last one of each namespace. "
-    text += "So a resume runs its tasks again."
+    text = f"{those} will be copied to {shown(target)}. The pending writes of the last one of the root and of each "
+    text += "subgraph are left out, so a resume runs their tasks again."
     if (there := source.in_redis(target)) is not None:
         text += f" It replaces that thread: {_amount(there.checkpoints, there.bytes)} will go."
     return _Change(text, partial(source.copy, thread, target, newest))
