@@ -174,11 +174,9 @@ def run_third_party(given: argparse.Namespace, console: Console) -> None:
         return
     started, clock = results.now(), time.monotonic()
     with ExitStack() as stack:
-        contestants, absent = open_all(
-            setting_of(given, stack), given.names if given.savers else list(third_party.SAVERS)
-        )
-        run = Run(contestants, asyncio.new_event_loop(), given.quick, given.smallest, advance=console.print)
-        stack.callback(run.loop.close)
+        setting = setting_of(given, stack)
+        contestants, absent = open_all(setting, given.names if given.savers else list(third_party.SAVERS))
+        run = Run(contestants, setting.loop, given.quick, given.smallest, advance=console.print)
         third_party.measure(run, **chosen)
         result = results.collect(run, absent, started, time.monotonic() - clock) | {"budgets": []}
     table.show(result, console)

@@ -225,6 +225,9 @@ THIRD_PARTY: dict[str, dict[str, str]] = {
     "LangGraph's `DeltaChannel`s: write": {"workload": "langgraph-delta", "metric": "write"},
     "LangGraph's `DeltaChannel`s: read": {"workload": "langgraph-delta", "metric": "read"},
     "DeerFlow's messages: write": {"workload": "deerflow-channels", "metric": "write"},
+    "DeerFlow's agent: turn": {"workload": "deerflow-production", "metric": "turn"},
+    "DeerFlow's agent: state by HTTP": {"workload": "deerflow-production", "metric": "state"},
+    "DeerFlow's agent: history of 50 by HTTP": {"workload": "deerflow-production", "metric": "history of 50"},
     "DeerFlow's messages: cold read": {"workload": "deerflow-channels", "metric": "cold read"},
 }
 """Lines of the table, each with the fields of the rows it has."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import importlib
 import importlib.util
 import operator
 import runpy
@@ -16,6 +17,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -37,11 +39,11 @@ LangGraph's libs/langgraph/bench (13 graphs with a checkpointer) and tests/test_
   git clone https://github.com/langchain-ai/langgraph
   python -m bench third-party --langgraph langgraph
   The checkout must be of the langgraph that is installed. The second one imports pytest.
-DeerFlow's backend/scripts/benchmark/checkpoint/bench_channels.py:
+DeerFlow's backend/scripts/benchmark/checkpoint/bench_channels.py and bench_production.py:
   git clone https://github.com/bytedance/deer-flow
   pip install deer-flow/backend/packages/extension-api deer-flow/backend/packages/harness  # Python 3.12
   python -m bench third-party --deerflow deer-flow
-  Its bench_production.py is not run: it opens its own SQLite.
+  pip install fastapi httpx python-multipart sse-starlette bcrypt pyjwt email-validator  # for bench_production.py
 LangChain's coding agent of 200 turns:
   python -m bench third-party --coding-agent
   There is no published code. It is built here from the description in langchain-ai/deepagents, pull request 2910.
@@ -56,6 +58,7 @@ def measure(run: Run, langgraph: Path | None, deerflow: Path | None, coding_agen
         chosen["langgraph-delta"] = lambda: delta(run, langgraph / "libs" / "langgraph" / "tests")
     if deerflow:
         chosen["deerflow-channels"] = lambda: channels(run, deerflow / "backend")
+        chosen["deerflow-production"] = lambda: production(run, deerflow / "backend")
     if coding_agent:
         chosen["coding-agent"] = lambda: agent(run)
     for name, workload in chosen.items():
@@ -169,6 +172,42 @@ def channels(run: Run, folder: Path) -> None:
 
             run.readmit()
             run.rotate(f"deerflow-channels: {mode}, {updates} updates", run.size(2, 1, 1), act)
+
+
+def production(run: Run, folder: Path) -> None:
+    """DeerFlow's agent with a scripted model, and its Gateway's routes for the state and the history."""
+    with importable(folder, folder / "packages" / "harness"):
+        theirs = load(folder / "scripts" / "benchmark" / "checkpoint" / "bench_production.py")
+        mode_of_process = vars(importlib.import_module("deerflow.runtime.checkpoint_mode"))
+        for mode in ("full", "delta"):
+            # DeerFlow fixes the mode until its process ends, but the servers here outlive that.
+            mode_of_process.update(_frozen_checkpoint_channel_mode=None, _frozen_checkpoint_snapshot_frequency=None)
+            turns = run.size(100, 20, 3)
+            states = dict[int, str]()
+
+            def act(contestant: Contestant, repetition: int) -> None:
+                frequency = 10 if mode == "delta" else None
+                of_theirs = theirs.ProductionCase(
+                    mode, turns, 128, frequency, (50,), run.size(25, 5, 1), repetition, len(contestant.threads)
+                )
+                contestant.threads.append(theirs._thread_id(of_theirs))
+                timing = theirs._TimingSaver(contestant.asaver)
+
+                async def both() -> tuple[Any, Any]:
+                    with TemporaryDirectory() as work:
+                        ran = await theirs._run_phase(of_theirs, contestant.asaver, timing, Path(work))
+                    return ran, await theirs._read_phase(of_theirs, contestant.asaver, timing)
+
+                ran, read = run.wait(both())
+                if states.setdefault(repetition, read["state_wire_sha256"]) != read["state_wire_sha256"]:
+                    raise WrongResult("the messages of the state are not those of the other savers")
+                case = {"mode": mode, "turns": turns}
+                run.sample(contestant, case, "turn", "ms", statistics.median(ran["turn_ms"]))
+                for metric, name in (("state", "state"), ("history of 50", "history_limit_50")):
+                    run.sample(contestant, case, metric, "ms", read[f"{name}_warm_p50_ms"])
+
+            run.readmit()
+            run.rotate(f"deerflow-production: {mode}, {turns} turns", run.size(2, 1, 1), act)
 
 
 def stored(contestant: Contestant) -> int:

@@ -10,7 +10,6 @@ from langgraph.checkpoint.base import create_checkpoint, empty_checkpoint
 from bench.contestants import OURS, Contestant
 from bench.history import history
 from bench.measuring import Run, WrongResult
-from redis_saver import inspector
 
 PAGES = {
     "list of threads": "/",
@@ -29,10 +28,12 @@ def run(run: Run) -> None:
     length, texts = run.size(10_000, 1_000, 4), run.size(50_000, 50_000, 50)
 
     def act(contestant: Contestant, _: int) -> None:
+        from redis_saver import inspector
+
         chat, large = contestant.thread(), contestant.thread()
         write_chat(contestant.saver, chat, length)
         put(contestant.saver, {"configurable": {"thread_id": large}}, {"text": [f"{n} " * 200 for n in range(texts)]})
-        pages = inspector.app(contestant.saver, token="", hosts="*".split())
+        pages = inspector.app(contestant.saver, token="", hosts=["*"])
         client = httpx.AsyncClient(transport=httpx.ASGITransport(pages), base_url="http://inspector")
         for page, url in PAGES.items():
             for repetition in range(run.size(12, 6, 2)):

@@ -223,23 +223,65 @@ def _run_scenario(freqs, turns, saver, thread_id):
 """
 
 
+CHANNELS = """
+from collections import namedtuple
+BenchmarkCase = namedtuple("BenchmarkCase", "mode backend updates payload repetition seed")
+
+def _message_for_update(index, size): return "x" * size
+def _config(case): return {"configurable": {"thread_id": f"c-{case.mode}-{case.seed}"}}
+def _write_and_read(case, saver, messages): return {"write_p50_ms": 1.0}, saver.get_tuple(_config(case))
+def _cold_read(case, saver): return 2.0, saver.get_tuple(_config(case))
+def _validate_materialized(case, messages, warm, cold): assert warm == cold
+"""
+PRODUCTION = """
+from collections import namedtuple
+from deerflow.runtime import checkpoint_mode
+from app.gateway import STATE
+ProductionCase = namedtuple("ProductionCase", "mode turns payload frequency limits reads repetition seed")
+_TimingSaver = namedtuple("_TimingSaver", "saver")
+
+def _thread_id(case): return f"p-{case.mode}-{case.seed}"
+async def _run_phase(case, saver, timing, folder):
+    assert checkpoint_mode._frozen_checkpoint_channel_mode in (None, case.mode) and folder.is_dir()
+    checkpoint_mode._frozen_checkpoint_channel_mode = case.mode
+    await saver.aget_tuple({"configurable": {"thread_id": _thread_id(case)}})
+    return {"turn_ms": [1.0, 2.0, 3.0]}
+async def _read_phase(case, saver, timing):
+    return {"state_wire_sha256": STATE, "state_warm_p50_ms": 1.0, "history_limit_50_warm_p50_ms": 2.0}
+"""
+
+
 def test_benchmarks_of_others_run_from_a_checkout(tmp_path: Path) -> None:
     package, tests = tmp_path / "libs" / "langgraph" / "bench", tmp_path / "libs" / "langgraph" / "tests"
+    backend = tmp_path / "backend"
     for file, text in {
         package / "__init__.py": "",
         package / "__main__.py": GRAPHS_OF_OTHERS,
         package / "chain.py": CHAIN,
         tests / "test_delta_channel_benchmark.py": DELTAS,
+        backend / "scripts" / "benchmark" / "checkpoint" / "bench_channels.py": CHANNELS,
+        backend / "scripts" / "benchmark" / "checkpoint" / "bench_production.py": PRODUCTION,
+        backend / "app" / "gateway" / "__init__.py": "STATE = 'digest'",
+        backend
+        / "packages"
+        / "harness"
+        / "deerflow"
+        / "runtime"
+        / "checkpoint_mode.py": "_frozen_checkpoint_channel_mode = None",
     }.items():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     options = ("--smallest", "--savers", "redis_saver,InMemorySaver", "--results", str(tmp_path), "third-party")
-    bench(*options, "--langgraph", str(tmp_path), "--coding-agent")
+    bench(*options, "--langgraph", str(tmp_path), "--deerflow", str(tmp_path), "--coding-agent")
     found = results.load(tmp_path / "third-party.json")
     assert found["failures"] == []
     measured = {(row["workload"], row["metric"], row["saver"]) for row in found["rows"]}
     assert {("langgraph", "run", saver) for saver in ("redis_saver", "InMemorySaver")} <= measured
     assert {("langgraph-delta", "stored", "redis_saver"), ("coding-agent", "stored", "redis_saver")} <= measured
+    assert {
+        ("deerflow-channels", "cold read", "redis_saver"),
+        ("deerflow-production", "turn", "redis_saver"),
+    } <= measured
     assert not (tmp_path / "latest.json").exists()
     assert "LangGraph's graphs" in pages.TABLES["third-party"](pages.Rows(found))
 
