@@ -20,6 +20,11 @@ PAGES = {
     "cost": "/cost?thread={chat}",
     "writes": "/writes?thread={chat}",
 }
+PAGES_OF_LARGE = {
+    "a large checkpoint": "/checkpoint?thread={large}",
+    "a large value": "/value?thread={large}&channel=text",
+    "a large value, as JSON": "/json?thread={large}&channel=text",
+}
 METRIC, LARGE = "processor time", "memory grown"
 
 
@@ -43,12 +48,11 @@ def run(run: Run) -> None:
                 if repetition:  # the first warms up
                     case = {"page": page, "checkpoints": length}
                     run.sample(contestant, case, METRIC, "ms", run.processor * 1000)
-        url = f"/checkpoint?thread={large}"
-        for what, asked in (("before one asks", ""), ("read", "&large=yes")):
+        for page, url in PAGES_OF_LARGE.items():
             Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
             before = memory("VmRSS")
-            _, got = run.atimed(lambda asked=asked: client.get(url + asked))
-            run.sample(contestant, {"page": f"a large checkpoint, {what}"}, LARGE, "MB", memory("VmHWM") - before)
+            run.atimed(lambda url=url: client.get(url.format(large=large)))
+            run.sample(contestant, {"page": page}, LARGE, "MB", memory("VmHWM") - before)
         run.wait(client.aclose())
 
     run.rotate("inspector", 1, act, [who for who in run.contestants if who.name == OURS])

@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from redis_saver._common import postgres, ttl as ttls
 from redis_saver._common.display import counted, error_text, printable, shown
 from redis_saver._common.logs import log_text
-from redis_saver._inspector.checkpoint_pages import CheckpointPages, Large
+from redis_saver._inspector.checkpoint_pages import LARGE, CheckpointPages, Large
 from redis_saver._inspector.pages import (
     STATIC,
     Pages,
@@ -134,8 +134,7 @@ def app(
         return pages.page(request, "error", status=status, wrong=say(error), near=near)
 
     def ask(request: Request, error: Exception) -> Response:
-        path = request.url.path.rpartition("/")[2]
-        return pages.page(request, "large", path=path, size=getattr(error, "size", 0))
+        return pages.page(request, "large", size=getattr(error, "size", 0), most=LARGE)
 
     return Starlette(
         routes=routes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from redis_saver._inspector.pages import (
     read_address,
 )
 from redis_saver._inspector.rows import OWN, PREVIEWED, task_state, triggered
-from redis_saver._inspector.source import Source, elements_of
+from redis_saver._inspector.source import SECONDS, Source, elements_of
 from redis_saver._inspector.values import (
     CHILDREN,
     At,
@@ -47,14 +47,14 @@ from redis_saver._inspector.values import (
 from redis_saver.errors import LimitExceeded
 
 LARGE = 8_000_000
-"""Total bytes of a checkpoint's values from which pages leave out the largest ones, unless the user asks for them."""
+"""Total bytes of a checkpoint's values, as stored, from which a page leaves out the largest ones. Downloads have all."""
 
 FEW = 10
 """Minimum number of messages of a chat on the page of a checkpoint, if the newest turn is shorter."""
 
 
 class Large(Exception):
-    """The values of a checkpoint are large."""
+    """A page needs values that are too large for it."""
 
     def __init__(self, size: int) -> None:
         """Keep their size in bytes, as stored."""
@@ -113,7 +113,7 @@ class CheckpointPages:
         return caller if is_known else None
 
     def _saved(
-        self, arguments: Query, channel: str | None = None, *, partly: bool = False
+        self, arguments: Query, channel: str | None = None, *, partly: bool = False, of_any_size: bool = False
     ) -> tuple[CheckpointTuple, Mapping[str, Size], Mapping[str, int]]:
         """Read the checkpoint that a URL names.
 
@@ -121,14 +121,15 @@ class CheckpointPages:
             arguments: The URL's arguments.
             channel: The only channel that the page needs.
             partly: True if the page can do without large values.
+            of_any_size: True for a download.
 
         Returns:
             The checkpoint; the sizes of its values in Redis; and the sizes of those that were not read.
 
         Raises:
-            Large: Values are large, and the URL does not ask for them.
+            Large: Values that the page needs are too large.
         """
-        asked, is_asked = address_in(arguments), arguments.get("large") == "yes"
+        asked = address_in(arguments)
         measured = self._source.measured(asked, PREVIEWED)
         if measured is None and "ns" not in arguments and not asked.checkpoint_id:  # the root has none
             for entry in self._source.entries(asked.thread_id, None, None, 1):
@@ -137,27 +138,27 @@ class CheckpointPages:
         if measured is None:
             return self._source.get(asked), {}, {}
         entry, sizes = measured
-        if is_asked and channel is None:
-            return self._source.get(asked), sizes, {}
         total = sum(size.bytes for size in sizes.values()) + sum(write.size for write in entry.writes)
-        if total <= LARGE and not is_asked:
+        if total <= LARGE:
             with suppress(LimitExceeded):  # they are compressed
                 return self._small.get(asked), sizes, {}
+        if of_any_size and channel is None:
+            return self._source.get(asked), sizes, {}
         wanted = sizes if channel is None else {name: size for name, size in sizes.items() if name == channel}
-        source, most = (self._source, math.inf) if is_asked else (self._small, LARGE)
+        source, most = (self._source, math.inf) if of_any_size else (self._small, LARGE)
         saved, left_out = source.partly(asked.thread_id, entry, wanted, most)
         if left_out and not partly:
             raise Large(sum(left_out.values()))
         return saved, sizes, left_out
 
     def json(self, arguments: Query) -> Values:
-        """Return a checkpoint, or a part of a channel's value, as a file of JSON, without what the mask hides."""
+        """Return a checkpoint, or a part of a channel's value, as JSON, without what the mask hides."""
         hides = self._mask.hides
         if "channel" in arguments:
-            shown = self._part(arguments)
+            shown = self._part(arguments, of_any_size=True)
             value: Any = "masked" if shown.is_hidden else plain(shown.value, hides)
         else:
-            saved = self._saved(arguments)[0]
+            saved = self._saved(arguments, of_any_size=True)[0]
             names = ("task_id", "channel", "value")
             whole = {
                 **address(saved.config)._asdict(), "metadata": saved.metadata,
@@ -170,8 +171,7 @@ class CheckpointPages:
                 for task, name, one in writes
             ]
             value = {**plain(whole, hides), "pending_writes": shown_writes}
-        download = json.dumps(value, ensure_ascii=True, indent=1).replace("<", "\\u003c").encode()
-        return {"download": download}
+        return {"json": json.dumps(value, ensure_ascii=True, indent=1).replace("<", "\\u003c").encode()}
 
     def _channel(self, trees: Trees, name: str, value: Any, *, is_stored: bool = True) -> Values:
         """Show a channel as a chat if it is a list or a snapshot of messages, else as a tree.
@@ -191,15 +191,17 @@ class CheckpointPages:
         """Show the last snapshot and later writes of channels without a value. Only the graph can reduce them."""
         values, versions = saved.checkpoint["channel_values"], saved.checkpoint["channel_versions"]
         missing = [name for name in versions if name not in {*values, *left_out} and not name.startswith(OWN)]
-        channels = []
-        for name, history in sorted(self._source.histories(address(saved.config), missing).items()):
+        large = self._small.large_histories(address(saved.config), missing)
+        channels: list[Values] = [{"name": name, "size": size} for name, size in large.items()]
+        missing = [name for name in missing if name not in large]
+        for name, history in sorted(self._small.histories(address(saved.config), missing).items()):
             writes = [value for _, _, value in history["writes"]]
             if not writes:
                 continue  # the channel was emptied
             flat = elements_of(history)
             value = flat if is_chat(flat) else {**history, "writes": writes}
             channel = self._channel(trees, name, value, is_stored=False)
-            channels.append({**channel, "writes": len(writes)})
+            channels.append({**channel, "size": None, "writes": len(writes)})
         return channels
 
     def _written(self, trees: Trees, saved: CheckpointTuple) -> list[Values]:
@@ -231,17 +233,17 @@ class CheckpointPages:
     def first(self, arguments: Query) -> Values:
         """Show the checkpoint that last changed a value, or a part of it."""
         shown = self._part(arguments)
-        change = first_change(self._source, shown.saved, shown.channel, shown.names, shown.at)
+        change = first_change(self._small, shown.saved, shown.channel, shown.names, shown.at)
         return {**shown.location, "change": change}
 
-    def _part(self, arguments: Query) -> _Part:
+    def _part(self, arguments: Query, *, of_any_size: bool = False) -> _Part:
         """Read the part of a value that a URL names.
 
         Raises:
             Refused: The checkpoint has no such part.
         """
         where, channel, at = address_in(arguments), needed(arguments, "channel"), position_in(arguments)
-        saved = self._saved({**arguments, "ns": where.checkpoint_ns}, channel)[0]
+        saved = self._saved({**arguments, "ns": where.checkpoint_ns}, channel, of_any_size=of_any_size)[0]
         values = saved.checkpoint["channel_values"]
         if channel not in values:
             raise Refused("this checkpoint has no value in that channel")
@@ -254,8 +256,8 @@ class CheckpointPages:
     def diff(self, arguments: Query) -> Values:
         """Show the differences between two checkpoints."""
         places = [dict(pairs(address_text(read_address(needed(arguments, name))))) for name in ("a", "b")]
-        first, second = (self._saved({**place, "large": arguments.get("large", "")})[0] for place in places)
-        compared, trees = self._source.compare(first, second), Trees(self._mask)
+        first, second = (self._saved(place)[0] for place in places)
+        compared, trees = self._small.compare(first, second), Trees(self._mask)
         channels = []
         for diff in compared.channels:
             changes = [self._change(trees, diff.channel, change) for change in diff.changes[:CHILDREN]]
@@ -278,9 +280,6 @@ class CheckpointPages:
 
 STEPS = 10_000
 """Maximum number of ancestors to read."""
-SECONDS = 10.0
-"""Time limit in seconds."""
-_PAGE = 200
 
 
 class FirstChange(NamedTuple):
@@ -309,15 +308,17 @@ def first_change(source: Source, saved: CheckpointTuple, channel: str, names: Se
     part = _at(value, steps)
     first: Entry | None = None
     looked, is_partial = 0, True
-    for entry in _ancestors(source, start, end):
+    for entry in source.ancestors(start, end):
         if first is not None:
             if looked >= STEPS or time.monotonic() > end:
                 break
             if entry.versions.get(channel) != first.versions.get(channel):
-                older = source.find(start._replace(checkpoint_id=entry.id)) if at else None
-                if at and (older is None or _is_unstored(older, channel)):
+                is_stored = channel in entry.present or channel not in unstored(entry.metadata)
+                if at and not is_stored:
                     break
-                if older is None or not source.same(_at(older.checkpoint["channel_values"].get(channel), steps), part):
+                where = start._replace(checkpoint_id=entry.id)
+                older = source.channel(where, channel) if at and channel in entry.present else None
+                if not at or not source.same(_at(older, steps), part):
                     is_partial = False
                     break
         first, looked, is_partial = entry, looked + 1, entry.parent is not None
@@ -325,28 +326,6 @@ def first_change(source: Source, saved: CheckpointTuple, channel: str, names: Se
         return FirstChange(start, None, None, None, looked, is_partial)
     parent = start._replace(checkpoint_id=first.parent) if first.parent else None
     return FirstChange(start._replace(checkpoint_id=first.id), parent, first.step, first.source, looked, is_partial)
-
-
-def _ancestors(source: Source, start: Address, end: float) -> Iterator[Entry]:
-    """Iterate over a checkpoint and its ancestors, read in pages. It ends early if one is gone, or at the deadline."""
-    known: dict[str, Entry] = {}
-    wanted: str | None = start.checkpoint_id
-    before: str | None = f"{start.checkpoint_id}\0"  # the smallest greater id
-    while wanted is not None:
-        while wanted not in known:
-            if before is None:
-                return
-            page = source.entries(start.thread_id, start.checkpoint_ns, before, _PAGE)
-            known.update((entry.id, entry) for entry in page)
-            before = page[-1].id if len(page) == _PAGE and time.monotonic() <= end else None
-        entry = known.pop(wanted)
-        yield entry
-        wanted = entry.parent
-
-
-def _is_unstored(saved: CheckpointTuple, channel: str) -> bool:
-    """True if a channel has a value that is not stored: a `DeltaChannel` between two snapshots."""
-    return channel not in saved.checkpoint["channel_values"] and channel in unstored(saved.metadata)
 
 
 class _Message(NamedTuple):

@@ -157,11 +157,12 @@ class Pages:
         """Fill a template, and return the answer."""
         if status == NO_CONTENT:
             return Response(status_code=status)
-        if "download" in values:
-            return Response(values["download"], media_type="application/json", headers=_attached("value.json"))
+        if "json" in values:
+            return Response(values["json"], media_type="application/json")
         if "folder" in values:
             folder: Any = values["folder"]  # removed when the file was sent
-            return FileResponse(values["path"], headers=_attached("thread"), background=BackgroundTask(folder.cleanup))
+            removal = BackgroundTask(folder.cleanup)
+            return FileResponse(values["path"], filename="thread", background=removal)
         root = request.scope.get("root_path", "").rstrip("/")
 
         def link(to: str, where: Address | None = None, **arguments: Any) -> str:
@@ -172,10 +173,6 @@ class Pages:
         values["without_cold"] = getattr(request.state, "without_cold", "")
         html = self._environment.get_template(f"{template}.html").render(self._about, **values)
         return HTMLResponse(html.encode("utf-8", "backslashreplace"), status)
-
-
-def _attached(name: str) -> dict[str, str]:
-    return {"content-disposition": f'attachment; filename="{name}"'}
 
 
 def static_file(name: str) -> bytes:

