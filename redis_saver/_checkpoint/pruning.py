@@ -17,7 +17,7 @@ from langgraph.checkpoint.base.id import UUID
 
 from redis_saver._checkpoint import delta, guards, listing, retention, scripts
 from redis_saver._checkpoint.retention import CheckpointKey, Checkpoints, ReachableChunks, References, Retention
-from redis_saver._common import config, limits, names
+from redis_saver._common import config, limits, names, times
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog, log_text
 from redis_saver._engine.requests import Batch, Call, Command, Operation
@@ -374,8 +374,7 @@ def _is_recent(checkpoint_id: str) -> bool:
         made = UUID(checkpoint_id)
     except ValueError:
         return False
-    since_1582 = datetime.now(timezone.utc) - datetime(1582, 10, 15, tzinfo=timezone.utc)
-    return made.version == 6 and made.time / 10 > (since_1582 - timedelta(hours=1)) / timedelta(microseconds=1)
+    return made.version == 6 and str(made) > times.id_at(datetime.now(timezone.utc) - timedelta(hours=1))
 
 
 def _orphaned(checkpoints: Checkpoints, victims: set[CheckpointKey]) -> list[list[bytes]]:

@@ -24,7 +24,7 @@ from redis_saver._common.config import Address
 from redis_saver._common.display import counted, printable, shown
 from redis_saver._inspector import picture
 from redis_saver._inspector.health import OTHER_PREFIX
-from redis_saver._inspector.rows import PREVIEWED, TreeRow, Turn, id_at, list_threads, page_of, text_tree
+from redis_saver._inspector.rows import PREVIEWED, TreeRow, Turn, list_threads, page_of, text_tree
 from redis_saver._inspector.values import ago, gist, left, moment, nothing, owner_text, state_of
 from redis_saver._migrate.files import new_file
 from redis_saver.errors import EndpointError, ThreadNotFound
@@ -387,7 +387,7 @@ def _tree(
     most = limit or (_TREE if turn is None and not find else _SEARCHED)
     with servers.savers() as savers:
         savers.source.thread(thread)
-        until = id_at(before) if before else None
+        until = times.id_at(before) if before else None
         entries = savers.source.entries(thread, ns, until, most + 1, longest=PREVIEWED)
     grouped, older = page_of(entries, most)
     shown = [
@@ -412,7 +412,7 @@ def _tree(
         there = "" if ns is None else f" in namespace {screen.named(ns)}"
         screen.note(f"no checkpoint{there}{' before that time' if before else ''}")
     elif not shown:
-        screen.note(f"not found in {'the newest' if older else 'all'} {counted(len(grouped), 'turn')}")
+        screen.note(f"not found in {'the newest' if older else 'its'} {counted(len(grouped), 'turn')}")
     if older:
         more = "--find and --turn look further back" if most == _TREE else "--limit reads more"
         screen.note(f"only the newest {counted(len(grouped), 'turn')}: {more}")

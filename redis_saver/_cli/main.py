@@ -63,7 +63,7 @@ def _run(arguments: list[str] | None, about: dict[str, str]) -> int:
         text = getattr(error, "format_message", error.__str__)()
         line = _LOGIN.sub("//", printable(str(text), _MAX_LINE))
         if path == "redis-saver" and line.startswith("No such option: --"):
-            line = f"{line} (here: options follow the command, as in redis-saver tree THREAD --redis URL)"
+            line = f"{line.rstrip('.')}. Options follow the command: redis-saver tree THREAD --redis URL"
         end = "" if line.endswith((".", "?", "!")) else "."
         sys.stderr.write(f"{path}: {line}{end} Try '{path} --help'.\n")
         raise SystemExit(2) from None

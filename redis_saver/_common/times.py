@@ -75,3 +75,12 @@ def moment(text: str) -> datetime | None:
     except ValueError:
         return None
     return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
+
+
+_FIRST_DAY = datetime(1582, 10, 15, tzinfo=timezone.utc)
+
+
+def id_at(at: datetime) -> str:
+    """Return the smallest id that LangGraph makes at a moment or later. Its ids are UUIDs of version 6 (RFC 9562)."""
+    ticks = f"{max(0, (at - _FIRST_DAY) // timedelta(microseconds=1)) * 10:015x}"
+    return f"{ticks[:8]}-{ticks[8:12]}-6{ticks[12:]}"

@@ -47,7 +47,7 @@ from redis_saver._inspector.values import (
 from redis_saver.errors import LimitExceeded
 
 LARGE = 8_000_000
-"""Total bytes of a checkpoint's values, as stored, from which a page leaves out the largest ones. Downloads have all."""
+"""Maximum total bytes, as stored, of the values that a page reads. JSON has all values."""
 
 FEW = 10
 """Minimum number of messages of a chat on the page of a checkpoint, if the newest turn is shorter."""
@@ -121,7 +121,7 @@ class CheckpointPages:
             arguments: The URL's arguments.
             channel: The only channel that the page needs.
             partly: True if the page can do without large values.
-            of_any_size: True for a download.
+            of_any_size: True to read large values, too.
 
         Returns:
             The checkpoint; the sizes of its values in Redis; and the sizes of those that were not read.

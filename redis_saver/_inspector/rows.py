@@ -94,15 +94,6 @@ def read_moment(text: str) -> datetime:
     raise ValueError(f"{shown(text)} is no time: write how long ago (2h), or 2026-11-25T03:00:00Z")
 
 
-_FIRST_DAY = datetime(1582, 10, 15, tzinfo=timezone.utc)
-
-
-def id_at(moment: datetime) -> str:
-    """Return the smallest id that LangGraph makes at a moment or later: its ids are UUIDs of version 6."""
-    ticks = f"{max(0, (moment - _FIRST_DAY) // timedelta(microseconds=1)) * 10:015x}"
-    return f"{ticks[:8]}-{ticks[8:12]}-6{ticks[12:]}"
-
-
 # -- trees
 
 

@@ -18,7 +18,7 @@ from redis_saver._common.config import Address
 from redis_saver._common.display import shown
 from redis_saver._inspector import health
 from redis_saver._inspector.pages import NO_CONTENT, Query, Refused, Values, needed, number, read_address
-from redis_saver._inspector.rows import ORDERS, PREVIEWED, drawn, id_at, list_threads, page_of, read_moment, tokens_of
+from redis_saver._inspector.rows import ORDERS, PREVIEWED, drawn, list_threads, page_of, read_moment, tokens_of
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.values import STATES, Hides, nothing, state_of
 
@@ -66,7 +66,7 @@ class ThreadPages:
         cold = arguments.get("tier") == "cold" or hot is None
         limit = COLD_ROWS if cold else SEARCHED if text else ROWS
         until = _moment(arguments, "until")
-        where = name, arguments.get("ns"), arguments.get("before") or (id_at(until) if until else None), limit + 1
+        where = name, arguments.get("ns"), arguments.get("before") or (times.id_at(until) if until else None), limit + 1
         entries = self._source.entries(*where, cold=cold, longest=PREVIEWED)
         turns, older = page_of(entries, limit, self._hides, newer)
         found = {row.entry[:2] for turn in turns for row in turn.rows if text and row.has(text, self._hides)}

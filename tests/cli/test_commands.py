@@ -208,7 +208,7 @@ def test_tree_shows_a_turn_or_those_with_a_text(place: Place) -> None:
     found = place.run("tree", "t", "--find", "ORDER 17")
     assert found.count("\n") == 4 and "-23" in found and "\x1b" not in found
     assert place.run("tree", "t", "--find", "order 17", "--turn", "-1") == ""
-    assert "not found in all 40 turns" in place.err
+    assert "not found in its 40 turns" in place.err
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])

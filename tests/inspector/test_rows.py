@@ -21,7 +21,8 @@ from tests.support.wrappers import Around
 import fakeredis
 
 from redis_saver import RedisSaver
-from redis_saver._inspector.rows import PREVIEWED, TreeRow, id_at, page_of, text_tree, turns
+from redis_saver._common.times import id_at
+from redis_saver._inspector.rows import PREVIEWED, TreeRow, page_of, text_tree, turns
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.values import Mask
 
