@@ -313,19 +313,29 @@ def first_change(source: Source, saved: CheckpointTuple, channel: str, names: Se
             if looked >= STEPS or time.monotonic() > end:
                 break
             if entry.versions.get(channel) != first.versions.get(channel):
-                is_stored = channel in entry.present or channel not in unstored(entry.metadata)
-                if at and not is_stored:
-                    break
                 where = start._replace(checkpoint_id=entry.id)
-                older = source.channel(where, channel) if at and channel in entry.present else None
-                if not at or not source.same(_at(older, steps), part):
-                    is_partial = False
+                is_same = _is_same(source, where, entry, channel, steps, part) if at else False
+                if not is_same:
+                    is_partial = is_same is None
                     break
         first, looked, is_partial = entry, looked + 1, entry.parent is not None
     if first is None:
         return FirstChange(start, None, None, None, looked, is_partial)
     parent = start._replace(checkpoint_id=first.parent) if first.parent else None
     return FirstChange(start._replace(checkpoint_id=first.id), parent, first.step, first.source, looked, is_partial)
+
+
+def _is_same(
+    source: Source, where: Address, entry: Entry, channel: str, steps: Sequence[Any], part: object
+) -> bool | None:
+    """True if a checkpoint has the same part of a value. None if it stores none, or one that is too large to read."""
+    if channel not in entry.present and channel in unstored(entry.metadata):
+        return None
+    try:
+        value = source.channel(where, channel) if channel in entry.present else None
+    except LimitExceeded:
+        return None
+    return source.same(_at(value, steps), part)
 
 
 class _Message(NamedTuple):
