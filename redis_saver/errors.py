@@ -420,7 +420,7 @@ class _Wrapping:
         if isinstance(error, NotEncrypted):
             return PlainValueRefused(f"{text}: {error}")
         why = error_text(error)
-        if why.endswith("+siv"):  # a serializer that does not know the type of a sealed record
+        if why.endswith(("+siv", "+siv2")):  # a serializer that does not know the type of a sealed record
             why = "it is encrypted, and this saver has no encryption="
         return self._error(f"{text}: {why}. {self._remedy}")
 

@@ -22,7 +22,7 @@ from redis_saver._common.display import error_text, kind_of
 from redis_saver._engine.requests import Ask, Command, Operation, Page, R, Request, T
 from redis_saver._engine.runner import Pump
 from redis_saver._storage.framing import pack, unpack
-from redis_saver._storage.sealing import ID, Cipher
+from redis_saver._storage.sealing import ID, TIME, Cipher, KnownWrites, new_id, split_writes
 from redis_saver.errors import DecodeError, KeyMismatch, KeyUnavailable, decoding
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ ATTEMPTS = 3
 FIELD = b"@key"
 """The field with a data key: its id, then frames of the wrapping key's id, the wrapped key, the name that the provider
 was asked for, and a seal of that name. The id begins with the time in milliseconds when the data key was made."""
-_TIME = 6
-"""Size of that time in bytes."""
 
 
 class KeyContext(NamedTuple):
@@ -152,6 +150,7 @@ class DataKeys:
         """Ciphers of envelopes, by thread and stored data key."""
         self._in_cold: BoundedCache[str, Cipher] = BoundedCache(MAX_KEYS)
         """The cipher of each thread's last envelope. A new data key of the thread is wrapped by the same name."""
+        self._writes = KnownWrites()
 
     def load(self, name: str, key: bytes, failed: Cipher | None = None) -> Operation[Cipher | None]:
         """Return the cipher of a thread or partition, or None if it has no data key.
@@ -199,6 +198,18 @@ class DataKeys:
             self._in_cold.store(name, held)
         return held
 
+    def note_writes(self, cipher: Cipher, ns: str, checkpoint_id: str, writes: set[bytes]) -> None:
+        """Note pending writes of a checkpoint that are surely stored (`digests_of`)."""
+        self._writes.note(cipher.id, ns, checkpoint_id, writes)
+
+    def writes_of(self, cipher: Cipher, ns: str, checkpoint_id: str) -> bytes:
+        """Return the known pending writes of a checkpoint. After a fill, cold's rows have another data key than hot."""
+        known = self._writes.of(cipher.id, ns, checkpoint_id)
+        in_cold = self._in_cold.get(names.decode(cipher.thread))
+        if in_cold is None or in_cold.id == cipher.id:
+            return known
+        return b"".join(sorted(split_writes(known) | split_writes(self._writes.of(in_cold.id, ns, checkpoint_id))))
+
     def copy(self, source: str, key: bytes, target: str) -> Operation[None]:
         """Make a data key for a copy whose records are sealed anew. The provider wraps it by the source's name."""
         cipher = (yield from self.load(source, key)) or self._in_cold.get(source)
@@ -213,7 +224,7 @@ class DataKeys:
         if (in_cold := self._in_cold.get(name)) is not None:
             made = yield from self.wrap_anew(name, in_cold, config, replaces=True)
         else:
-            made = yield from self._wrap(name, os.urandom(32), _new_id(), self._asked(name, config))
+            made = yield from self._wrap(name, os.urandom(32), new_id(), self._asked(name, config))
         held = self._ciphers.get(name)  # another caller may have loaded or made it meanwhile
         return held if held is not None and held.is_current else self.keep(name, made)
 
@@ -241,7 +252,7 @@ class DataKeys:
             cipher.open(seal, *_place_of(cipher, asked))
             key_name = self.name_for(name, cipher.argument, config)
         if replaces:
-            return (yield from self._wrap(name, os.urandom(32), _new_id(), key_name))
+            return (yield from self._wrap(name, os.urandom(32), new_id(), key_name))
         return (yield from self._wrap(name, cipher.data_key, cipher.id, key_name))
 
     def name_for(self, name: str, stored: bytes, config: RunnableConfig | None = None) -> str | None:
@@ -281,10 +292,6 @@ class DataKeys:
         return cipher
 
 
-def _new_id() -> bytes:
-    return (time.time_ns() // 10**6).to_bytes(_TIME, "big") + os.urandom(ID - _TIME)
-
-
 def _place_of(cipher: Cipher, asked: bytes) -> tuple[bytes, ...]:
     return b"name of the key", cipher.thread, asked
 
@@ -296,7 +303,7 @@ def wrapped_by(stored: bytes) -> str:
 
 def made_at(stored: bytes) -> float:
     """Return the time when a stored data key was made, in seconds since 1970."""
-    return int.from_bytes(stored[:_TIME], "big") / 1000
+    return int.from_bytes(stored[:TIME], "big") / 1000
 
 
 def with_key(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -34,7 +34,17 @@ from redis_saver._storage.envelopes import HEAD, MAGIC, envelope, is_snapshot, s
 from redis_saver._storage.framing import pack, take
 from redis_saver._storage.keys import DataKeys, wrapped_by
 from redis_saver._storage.rewrapping import PLAIN as PLAIN_ROW, ROTATED, UNCHANGED, Rewrapping
-from redis_saver._storage.sealing import ENCRYPTED, PLAIN, Cipher
+from redis_saver._storage.sealing import (
+    ENCRYPTED,
+    PAIR,
+    PLAIN,
+    Cipher,
+    SpecialCall,
+    check_special,
+    check_writes,
+    digests_of,
+    split_writes,
+)
 from redis_saver._tiered.context import Tiers
 from redis_saver._tiered.postgres import SEALED
 from redis_saver._tiered.requests import ColdCall, Tiered
@@ -88,7 +98,9 @@ class SealedCold:
                 stored.append(channel)
         merged: dict[str, Any] = {**get_checkpoint_metadata(config, metadata)}
         rest = {**checkpoint, "channel_values": {}}
-        head = seal(cipher, self._serde, [merged, rest, parent or "", stored], "head", thread, ns, checkpoint["id"])
+        known = self._keys.writes_of(cipher, ns, parent) if COUNTERS in merged and parent else b""
+        contents = [merged, rest, parent or "", stored, known]
+        head = seal(cipher, self._serde, contents, "head", thread, ns, checkpoint["id"])
         given = {key: merged[key] for key in IN_THE_OPEN if key in merged}
         given[HEAD] = base64.b64encode(head).decode()
         outer = {key: part for key, part in checkpoint.items() if key != "pending_sends"}
@@ -98,13 +110,20 @@ class SealedCold:
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> Tiered[None]:
-        """Store the pending writes of a task. Each knows how many regular ones there are, so none can be cut off."""
+        """Store the pending writes of a task.
+
+        Each knows how many regular ones there are, so none can be cut off. A special one also knows its call.
+        """
         thread, ns, checkpoint_id = configs.address(config)
         cipher = yield from self._cipher(thread, config)
-        count = str(sum(channel not in WRITES_IDX_MAP for channel, _ in writes))
+        special = [WRITES_IDX_MAP[channel] for channel, _ in writes if channel in WRITES_IDX_MAP]
+        regular = len(writes) - len(special)
+        call = SpecialCall.new(special, range(regular))
         place, sealed = ("write", thread, ns, checkpoint_id or "", task_id), list[tuple[str, Any]]()
         for index, (channel, value) in enumerate(writes):
-            order = task_path, str(WRITES_IDX_MAP.get(channel, index)), count
+            order = [task_path, str(WRITES_IDX_MAP.get(channel, index)), str(regular)]
+            if WRITES_IDX_MAP.get(channel) in PAIR:
+                order.append(call.sealed.hex())
             sealed.append((channel, seal(cipher, self._packed, value, *place, channel, *order)))
         yield ColdCall("put_writes", (_named(thread, ns, checkpoint_id), sealed, task_id, task_path), is_sealed=True)
 
@@ -128,7 +147,7 @@ class SealedCold:
     def get_tuple(self, config: RunnableConfig) -> Tiered[CheckpointTuple | None]:
         """Read a checkpoint."""
         saved = yield ColdCall("get_tuple", (config,), is_sealed=True)
-        return None if saved is None else (yield from self._opened(saved))[0]
+        return None if saved is None else (yield from self._opened(saved)).saved
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Tiered[Sequence[CheckpointTuple]]:
         """List checkpoints. A filter on metadata that cold does not see is applied here, so cold returns all."""
@@ -138,7 +157,7 @@ class SealedCold:
         limit = options.pop("limit", None) if matches else None
         checkpoints = list[CheckpointTuple]()
         for saved in (yield ColdCall("list", (config,), options, is_sealed=True)):
-            opened, _ = yield from self._opened(saved)
+            opened = (yield from self._opened(saved)).saved
             if matches is None or matches(opened.metadata):
                 checkpoints.append(opened)
         return checkpoints[:limit]
@@ -154,31 +173,38 @@ class SealedCold:
         answers: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
         remaining, is_target = {*channels}, True
         at: RunnableConfig | None = config
-        above: tuple[CheckpointTuple, str] | None = None
+        above: _Opened | None = None
         while remaining and at is not None:
             if (saved := (yield ColdCall("get_tuple", (at,), is_sealed=True))) is None:
                 break
-            above = opened, _ = yield from self._opened(saved)
+            known = above.known_writes if above else b""
+            above = yield from self._opened(saved)
+            opened = above.saved
             at = opened.parent_config
             if is_target:
                 is_target = False
                 continue
+            with decoding("the ancestors in cold of {}", configs.address(config), remedy=_REMEDY):
+                check_writes(known, opened.pending_writes or (), opened.checkpoint["id"])
             for write in reversed(opened.pending_writes or ()):
                 if write[1] in remaining:
                     answers[write[1]]["writes"].insert(0, write)
             for channel in remaining & opened.checkpoint["channel_values"].keys():
                 answers[channel]["seed"] = opened.checkpoint["channel_values"][channel]
                 remaining.discard(channel)
-        if remaining and above is not None and above[1]:
-            last, parent = above
+        if remaining and above is not None and above.parent:
+            last = above.saved
             counters: Any = dict(last.metadata).get(COUNTERS) or {}
             with decoding("the ancestors in cold of {}", configs.address(last.config), remedy=_REMEDY):
                 if lost := [channel for channel in remaining if counters.get(channel, (0,))[0]]:
-                    raise ValueError(f"its parent {shown(parent)} is gone, which the DeltaChannels {lost} need")
+                    raise ValueError(f"its parent {shown(above.parent)} is gone, which the DeltaChannels {lost} need")
         return answers
 
-    def _opened(self, saved: CheckpointTuple) -> Tiered[tuple[CheckpointTuple, str]]:
-        """Open a checkpoint. Also return the id of its parent, which may be gone.
+    def _opened(self, saved: CheckpointTuple) -> Tiered[_Opened]:
+        """Open a checkpoint.
+
+        If the row has no parent, but one is sealed, the parent was pruned, or somebody has cleared the row. So cold is
+        asked for it.
 
         Raises:
             PlainValueRefused: It is plain, or a part of it.
@@ -191,7 +217,7 @@ class SealedCold:
         )
         reading = decoding("{} in cold", address, remedy=_REMEDY)
         with reading:
-            metadata, checkpoint, parent, stored = head
+            metadata, checkpoint, parent, stored, *known = head
             versions, in_cold = checkpoint["channel_versions"], saved.checkpoint["channel_values"]
             if saved.parent_config is not None and configs.checkpoint_id(saved.parent_config) != parent:
                 raise ValueError(f"its parent is {shown(parent)}, and another one was put in its place")
@@ -206,10 +232,13 @@ class SealedCold:
             )
         pending = list[tuple[tuple[str, str, int], PendingWrite]]()
         counts, indexes = dict[str, int](), defaultdict[str, Counter[int]](Counter)
+        calls = defaultdict[str, dict[int, SpecialCall]](dict)
         for task, channel, value in saved.pending_writes or ():
-            write, (path, index, count) = yield from self._open(
+            write, (path, index, count, *call) = yield from self._open(
                 value, self._serde, address, "write", thread, ns, checkpoint_id, task, channel
             )
+            if channel in WRITES_IDX_MAP:
+                calls[task][WRITES_IDX_MAP[channel]] = SpecialCall.of(bytes.fromhex("".join(call)))
             pending.append((writes_sort_key(path, task, int(index)), (task, channel, write)))
             indexes[task][int(index)] += 1
             counts[task] = max(counts.get(task, 0), int(count))
@@ -218,10 +247,20 @@ class SealedCold:
                 regular = [number for number in indexes[task] if number >= 0]
                 if len(regular) < expected or max(indexes[task].values()) > 1:
                     raise ValueError(f"of {expected} writes of task {shown(task)} {len(regular)} are there")
+            for task, of_task in calls.items():
+                check_special(task, of_task)
         pending.sort(key=lambda write: write[0])
-        return saved._replace(
+        opened = saved._replace(
             checkpoint=checkpoint, metadata=metadata, pending_writes=[write for _, write in pending]
-        ), parent
+        )
+        cipher = yield from self._keys.of_envelope(thread, envelope(dict(saved.metadata)[HEAD]).key)
+        self._keys.note_writes(cipher, ns, checkpoint_id, digests_of(opened.pending_writes or ()))
+        self._keys.note_writes(cipher, ns, parent, split_writes(b"".join(known)))
+        if saved.parent_config is None and parent:
+            there = configs.to_config(thread, ns, parent)
+            if (yield ColdCall("get_tuple", (there,), is_sealed=True)) is not None:
+                opened = opened._replace(parent_config=there)
+        return _Opened(opened, parent, b"".join(known))
 
     def _open(
         self, stored: Any, serde: SerializerProtocol, address: configs.Address, kind: str, thread: str, *place: str
@@ -235,6 +274,16 @@ class SealedCold:
         with reading:
             value = sealed.open(cipher, serde)
         return type(stored)(value) if is_snapshot(stored) else value, rest
+
+
+class _Opened(NamedTuple):
+    """A checkpoint of cold, opened."""
+
+    saved: CheckpointTuple
+    parent: str
+    """The sealed id of its parent, which may be gone. Empty if it has none."""
+    known_writes: bytes
+    """The known writes of its parent."""
 
 
 def key_status(tiers: Tiers, serde: SerializerProtocol) -> Tiered[KeyStatus]:
