@@ -153,10 +153,10 @@ class EnvelopeSerializer(SerializerProtocol):
                 stored = self._cipher.decrypt(name, stored)
         if kind == "bytes" and isinstance(stored, bytes):
             return stored
-        if kind == "msgpack":
+        if kind == "msgpack" and isinstance(stored, bytes) and not stored.startswith(MAGIC):
             try:
                 return _PACKED.loads_typed((kind, stored))
-            except (TypeError, ValueError):  # `envelope` refuses it, by an error that names its place
+            except ValueError:  # `envelope` refuses it, by an error that names its place
                 pass
         return Opaque(kind, stored)
 
