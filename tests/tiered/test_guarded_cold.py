@@ -96,7 +96,11 @@ IN_JSON: dict[str, tuple[str, str, type[DecodeError]]] = {
     "a number for a value": (JSON, "1", PlainValueRefused),
     "a text for a value": (JSON, '"plain"', PlainValueRefused),
     "an object for a value": (JSON, PLANTED["an object as JSON"][1].decode(), PlainValueRefused),
-    "no values": ("UPDATE checkpoints SET checkpoint = jsonb_set(checkpoint, '{channel_values}', %s)", "7", DecodeError),
+    "no values": (
+        "UPDATE checkpoints SET checkpoint = jsonb_set(checkpoint, '{channel_values}', %s)",
+        "7",
+        DecodeError,
+    ),
     "no checkpoint": ("UPDATE checkpoints SET checkpoint = %s", "[]", DecodeError),
     "no metadata": ("UPDATE checkpoints SET metadata = %s", "[]", PlainValueRefused),
     "a head that is no text": (HEADS, "[1]", PlainValueRefused),
