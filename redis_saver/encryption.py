@@ -27,7 +27,7 @@ from redis_saver._common import names
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import kind_of, shown
 from redis_saver._serde.serializer import chosen
-from redis_saver._storage.envelopes import HEAD, envelope, is_snapshot
+from redis_saver._storage.envelopes import HEAD, EnvelopeSerializer, envelope, head_of, is_snapshot
 from redis_saver._storage.framing import unpack
 from redis_saver._storage.keys import Encryption, KeyContext, KeyProvider, WrappedKey
 from redis_saver._storage.rewrapping import KeyStatus, Rotated
@@ -153,9 +153,10 @@ class ColdSerializer(SerializerProtocol):
 
         saver = PostgresSaver(conn, serde=ColdSerializer(Keyset.from_env("REDIS_SAVER_KEYS")))
 
-    Use it in an emergency. A serializer does not see the row of a value. So unlike `TieredSaver`, it does not notice a
-    value that was moved to another row, and a thread without some of its rows. Metadata of which Postgres stores JSON
-    stay sealed: call `open(saved.metadata)`.
+    Use it in an emergency. It decodes a value only after it has opened the value's envelope, and refuses anything else.
+    A serializer does not see the row of a value. So unlike `TieredSaver`, it does not notice a value that was moved to
+    another row, a thread without some of its rows, or a text or number in the JSON of a checkpoint, which Postgres
+    savers do not pass to it. Metadata of which Postgres stores JSON stay sealed: call `open(saved.metadata)`.
     """
 
     def __init__(
@@ -170,6 +171,7 @@ class ColdSerializer(SerializerProtocol):
         """
         self._keys, self._prefix = keys, prefix
         self._serde: SerializerProtocol = chosen(serde, strict=False) or JsonPlusSerializer()
+        self._envelopes = EnvelopeSerializer(self._serde)
         self._ciphers = BoundedCache[bytes, Cipher](1000)
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
@@ -177,12 +179,17 @@ class ColdSerializer(SerializerProtocol):
         raise NotImplementedError("ColdSerializer only reads. To write, use TieredSaver with encryption=")
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        """Decode a value that cold stored, and open it."""
+        """Open a value that cold stored, and decode it.
+
+        Raises:
+            DecodeError: It was changed, or is a plain value, which was not decoded (`PlainValueRefused`).
+            KeyUnavailable: The key was destroyed, or is not there.
+        """
         with decoding("a value of cold"):
-            return self.open(self._serde.loads_typed(data))
+            return self.open(self._envelopes.loads_typed(data))
 
     def open(self, stored: Any) -> Any:
-        """Open a value, metadata, or a checkpoint with its values, as cold's own serializer decodes them.
+        """Open an envelope, metadata, or a checkpoint with envelopes as its values.
 
         Raises:
             KeyUnavailable: The key was destroyed, or is not there.
@@ -191,7 +198,7 @@ class ColdSerializer(SerializerProtocol):
         if is_snapshot(stored):
             return type(stored)(self.open(stored.value))
         if isinstance(stored, Mapping) and HEAD in stored:
-            return self.open(stored[HEAD])[0]
+            return self.open(head_of(stored))[0]
         if isinstance(stored, Mapping) and "channel_versions" in stored:  # of savers that do not split a checkpoint
             values = dict(stored).get("channel_values", {})
             return {**stored, "channel_values": {channel: self.open(value) for channel, value in values.items()}}

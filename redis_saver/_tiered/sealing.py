@@ -1,7 +1,7 @@
 """Encryption of cold: the calls of cold, with envelopes in place of values and metadata (`_storage/envelopes.py`).
 
 The driver runs these operations in place of the calls. So cold never gets a plain value, whoever writes, and nobody
-uses a value of cold before it is opened at its place.
+decodes a value of cold before it is opened at its place: cold itself does not, either (`guarding.py`).
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from redis_saver._common import config as configs
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import Command
 from redis_saver._storage.context import Context
-from redis_saver._storage.envelopes import HEAD, MAGIC, envelope, is_snapshot, seal
+from redis_saver._storage.envelopes import HEAD, MAGIC, EnvelopeSerializer, begin, envelope, head_of, is_snapshot, seal
 from redis_saver._storage.framing import pack, take
 from redis_saver._storage.keys import DataKeys, wrapped_by
+from redis_saver._storage.opaque import Opaque
 from redis_saver._storage.rewrapping import PLAIN as PLAIN_ROW, ROTATED, UNCHANGED, Rewrapping
 from redis_saver._storage.sealing import (
     ENCRYPTED,
@@ -46,6 +47,7 @@ from redis_saver._storage.sealing import (
     split_writes,
 )
 from redis_saver._tiered.context import Tiers
+from redis_saver._tiered.guarding import REMEDY
 from redis_saver._tiered.postgres import SEALED
 from redis_saver._tiered.requests import ColdCall, Tiered
 from redis_saver.encryption import KeyStatus, Rotated
@@ -53,7 +55,6 @@ from redis_saver.errors import IsEncrypted, NotEncrypted, RedisSaverError, decod
 
 IN_THE_OPEN = ("source", "step", "parents", "run_id", COUNTERS, "delta_writes_versioned")
 """Metadata that savers and `postgres.py` look at in cold."""
-_REMEDY = "Nothing was changed. Restore the row from a backup, or delete the thread with delete_thread()."
 
 
 class SealedCold:
@@ -184,7 +185,7 @@ class SealedCold:
             if is_target:
                 is_target = False
                 continue
-            with decoding("the ancestors in cold of {}", configs.address(config), remedy=_REMEDY):
+            with decoding("the ancestors in cold of {}", configs.address(config), remedy=REMEDY):
                 check_writes(known, opened.pending_writes or (), opened.checkpoint["id"])
             for write in reversed(opened.pending_writes or ()):
                 if write[1] in remaining:
@@ -195,7 +196,7 @@ class SealedCold:
         if remaining and above is not None and above.parent:
             last = above.saved
             counters: Any = dict(last.metadata).get(COUNTERS) or {}
-            with decoding("the ancestors in cold of {}", configs.address(last.config), remedy=_REMEDY):
+            with decoding("the ancestors in cold of {}", configs.address(last.config), remedy=REMEDY):
                 if lost := [channel for channel in remaining if counters.get(channel, (0,))[0]]:
                     raise ValueError(f"its parent {shown(above.parent)} is gone, which the DeltaChannels {lost} need")
         return answers
@@ -212,13 +213,13 @@ class SealedCold:
         """
         address = configs.address(saved.config)
         thread, ns, checkpoint_id = address[0], address[1], address[2] or ""
-        head, _ = yield from self._open(
-            dict(saved.metadata).get(HEAD), self._serde, address, "head", thread, ns, checkpoint_id
-        )
-        reading = decoding("{} in cold", address, remedy=_REMEDY)
+        reading = decoding("{} in cold", address, remedy=REMEDY)
+        with reading:
+            sealed = head_of(saved.metadata)
+        head, _ = yield from self._open(sealed, self._serde, address, "head", thread, ns, checkpoint_id)
         with reading:
             metadata, checkpoint, parent, stored, *known = head
-            versions, in_cold = checkpoint["channel_versions"], saved.checkpoint["channel_values"]
+            versions, in_cold = checkpoint["channel_versions"], {**saved.checkpoint["channel_values"]}
             if saved.parent_config is not None and configs.checkpoint_id(saved.parent_config) != parent:
                 raise ValueError(f"its parent is {shown(parent)}, and another one was put in its place")
             if lost := [channel for channel in stored if channel not in in_cold]:
@@ -253,7 +254,7 @@ class SealedCold:
         opened = saved._replace(
             checkpoint=checkpoint, metadata=metadata, pending_writes=[write for _, write in pending]
         )
-        cipher = yield from self._keys.of_envelope(thread, envelope(dict(saved.metadata)[HEAD]).key)
+        cipher = yield from self._keys.of_envelope(thread, envelope(sealed).key)
         self._keys.note_writes(cipher, ns, checkpoint_id, digests_of(opened.pending_writes or ()))
         self._keys.note_writes(cipher, ns, parent, split_writes(b"".join(known)))
         if saved.parent_config is None and parent:
@@ -266,7 +267,7 @@ class SealedCold:
         self, stored: Any, serde: SerializerProtocol, address: configs.Address, kind: str, thread: str, *place: str
     ) -> Tiered[tuple[Any, Sequence[str]]]:
         """Open an envelope. Returns its value, and the rest of its place."""
-        reading = decoding("a {} of {} in cold", kind, address, remedy=_REMEDY)
+        reading = decoding("a {} {!r} of {} in cold", kind, place[-2:], address, remedy=REMEDY)
         with reading:
             sealed = envelope(stored.value if is_snapshot(stored) else stored)
             rest = sealed.place_after(kind, thread, *place)
@@ -286,7 +287,7 @@ class _Opened(NamedTuple):
     """The known writes of its parent."""
 
 
-def key_status(tiers: Tiers, serde: SerializerProtocol) -> Tiered[KeyStatus]:
+def key_status(tiers: Tiers, serde: EnvelopeSerializer) -> Tiered[KeyStatus]:
     """Count the threads of hot and the rows of cold that each key protects."""
     counts, hot = Counter[str](), (yield from rotating.key_status(tiers.hot))
     failed = yield from _each_row(tiers, serde, counts)
@@ -294,7 +295,7 @@ def key_status(tiers: Tiers, serde: SerializerProtocol) -> Tiered[KeyStatus]:
     return hot._replace(plain=plain, failed=hot.failed | failed, rows=dict(sorted(counts.items())))
 
 
-def rotate_keys(tiers: Tiers, serde: SerializerProtocol) -> Tiered[Rotated]:
+def rotate_keys(tiers: Tiers, serde: EnvelopeSerializer) -> Tiered[Rotated]:
     """Wrap the data keys of the threads of hot, and of the rows of cold, anew."""
     counts, rewrapping = Counter[str](), Rewrapping(tiers.hot.data_keys)
     failed = yield from _each_row(tiers, serde, counts, rewrapping.wrapped)
@@ -305,7 +306,7 @@ def rotate_keys(tiers: Tiers, serde: SerializerProtocol) -> Tiered[Rotated]:
 
 def _each_row(
     tiers: Tiers,
-    serde: SerializerProtocol,
+    serde: EnvelopeSerializer,
     counts: Counter[str],
     act: Callable[[str, bytes], Tiered[bytes | None]] | None = None,
 ) -> Tiered[dict[str, str]]:
@@ -326,7 +327,7 @@ def _each_row(
             for *key, kind, data in rows:
                 thread = key[0]
                 try:
-                    with decoding("a row of thread {!r} in cold", thread, remedy=_REMEDY):
+                    with decoding("the row {!r} of {} in cold", (*key,), table, remedy=REMEDY):
                         row = _Row(kind, data, serde)
                     if not row.stored:
                         counts[PLAIN_ROW] += 1
@@ -351,13 +352,22 @@ def _each_row(
 class _Row:
     """A row of cold, of which a long envelope is cut after its key."""
 
-    def __init__(self, kind: str, data: Any, serde: SerializerProtocol) -> None:
-        """Find the envelope. `data` is the text of a head, or bytes."""
+    def __init__(self, kind: str, data: Any, serde: EnvelopeSerializer) -> None:
+        """Find the envelope. `data` is the text of a head, or bytes.
+
+        Raises:
+            ValueError: The head is not base64, or the type of an envelope was changed.
+            DecodeError: The cipher of cold's serializer refused it.
+        """
         self._kind, self._data, self._serde = kind, data, serde
-        self._value = inner = base64.b64decode(data or "") if kind == "head" else data
-        if kind not in ("head", "bytes") and ("+" in kind or MAGIC in data):
-            self._value = inner = serde.loads_typed((kind, data))
-            inner = inner.value if is_snapshot(inner) else inner
+        self._value: Any = None
+        if kind == "head":
+            self._value = base64.b64decode(data or "")
+        elif kind == "bytes" or "+" in kind or MAGIC in begin(data):
+            self._value = serde.loads_typed((kind, data))
+        if isinstance(self._value, Opaque) and MAGIC in begin(data):
+            raise ValueError(f"its type was changed to {shown(kind)}")
+        inner = self._value.value if is_snapshot(self._value) else self._value
         self.stored: bytes = b""
         """The wrapped key. Empty: the row is plain."""
         if isinstance(inner, bytes) and inner.startswith(MAGIC):
