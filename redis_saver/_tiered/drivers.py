@@ -32,6 +32,7 @@ from redis_saver._engine.runner import BlockingDriver, Driver
 from redis_saver._engine.stats import Counting, Measured
 from redis_saver._storage.keys import DataKeys
 from redis_saver._tiered import postgres as statements
+from redis_saver._tiered.in_cold import InCold
 from redis_saver._tiered.requests import ColdCall, HotFailed, Parallel, SingleFlight, Tiered, TieredRequest, setup
 from redis_saver._tiered.sealing import SealedCold, refuse_sealed
 from redis_saver.errors import LoopEnded
@@ -82,6 +83,8 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         self._opaque_cold, self._bypasses = opaque_cold, bypasses
         self._failures = hot._driver.failures  # noqa: SLF001 - it is of ours
         self._flights = _Flights()
+        self.in_cold: InCold = InCold()
+        """This process's memory of encrypted checkpoints in cold."""
         self._generation = forks.generation
 
     def over(self, hot: Hot, cold: BaseCheckpointSaver[Any]) -> Self:
@@ -92,7 +95,10 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
     def _sealed(self, request: ColdCall, data_keys: DataKeys) -> Tiered[Any] | None:
         """Return the operation in place of a call of cold if the call has values."""
         packed, is_sql = self._opaque_cold if request.is_packed else self.cold, postgres.has_history(self.cold)
-        return SealedCold(context_of(self.hot), data_keys, self.cold.serde, packed.serde, is_sql=is_sql).call(request)
+        sealed = SealedCold(
+            context_of(self.hot), data_keys, self.in_cold, self.cold.serde, packed.serde, is_sql=is_sql
+        )
+        return sealed.call(request)
 
     def _run_all(self, request: Parallel, run: Callable[[Tiered[Any]], Any]) -> list[Any]:
         """Run operations in new OS threads. At the deadline the caller stops waiting, and unfinished ones continue."""
