@@ -95,9 +95,7 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
     def _sealed(self, request: ColdCall, data_keys: DataKeys) -> Tiered[Any] | None:
         """Return the operation in place of a call of cold if the call has values."""
         packed, is_sql = self._opaque_cold if request.is_packed else self.cold, postgres.has_history(self.cold)
-        sealed = SealedCold(
-            context_of(self.hot), data_keys, self.in_cold, self.cold.serde, packed.serde, is_sql=is_sql
-        )
+        sealed = SealedCold(context_of(self.hot), data_keys, self.in_cold, self.cold.serde, packed.serde, is_sql=is_sql)
         return sealed.call(request)
 
     def _run_all(self, request: Parallel, run: Callable[[Tiered[Any]], Any]) -> list[Any]:
