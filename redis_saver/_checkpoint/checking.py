@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from redis_saver._checkpoint import scripts
+from redis_saver._checkpoint import delta, scripts
 from redis_saver._checkpoint.retention import STRAY, CheckpointKey, members, roots_of
 from redis_saver._checkpoint.threads import not_there
 from redis_saver._common import config, limits, names
@@ -191,6 +191,8 @@ def check(
         inventory = Inventory(context, thread, findings, values=values)
         yield from inventory.take()
         yield from inventory.compare(before.counters)
+        if not before.has_cold or before.is_whole:  # else cold may have what is not here
+            yield from inventory.check_histories()
         compared = (yield from compare(context, thread, before, inventory, findings)) if compare else 0
         try:
             after = yield from _state(context, thread)
@@ -243,6 +245,14 @@ def _check_state(thread: str, now: State, findings: Findings) -> None:
             tries, _, error = noted.split(b" ", 2)
             text = f"cold refused it {int(tries)} times: {names.decode(error)!r}"
             findings.add("warning", describe(member), text, "remove the cause in cold; the flusher tries again")
+
+
+def cut_off(parent: str, channels: Iterable[str]) -> str:
+    """Return what is wrong with a checkpoint if the parent is gone from which `DeltaChannel`s are rebuilt."""
+    return (
+        f"its parent {shown(parent)} is gone, so its DeltaChannels {shown(sorted(channels))}, and those of later "
+        "checkpoints up to a snapshot, lack updates"
+    )
 
 
 def describe(name: bytes) -> str:
@@ -497,6 +507,34 @@ class Inventory:
             if key in self.headers and (gone := seen - self._written[key]):
                 text = f"{len(gone)} of its pending writes are gone, which the writer of its child had seen"
                 self._findings.add("error", describe(names.checkpoint(*key)), text, _RESTORE)
+
+    def cut(self) -> dict[CheckpointKey, str]:
+        """Return the checkpoints whose parent is not here, with the id of that parent."""
+        cut = dict[CheckpointKey, str]()
+        for key, raw in self.headers.items():
+            if _named(raw) in self._names:  # else there is a finding already
+                escaped = take(raw, 0, 1)[0][0]
+                parent = names.name_of(escaped) if escaped else ""
+                if parent and (key[0], parent) not in self.headers:
+                    cut[key] = parent
+        return cut
+
+    def check_histories(self) -> Operation[None]:
+        """Check that checkpoints whose parent is gone need nothing of it for a `DeltaChannel`."""
+        with decoding("the links of thread {!r}", self._thread):
+            cut = self.cut()
+        stored = yield from self._fetch(names.checkpoint(*key) for key in cut)
+        for key, parent in cut.items():
+            member = names.checkpoint(*key)
+            with self._findings.reading(describe(member), _READ):
+                metadata = header.metadata(self._context, stored[member], config.Address(self._thread, *key))
+                if not (needed := delta.rebuilt(metadata, {})):
+                    continue
+                links = header.decode_links(self.headers[key], self._names, self._thread, self._allowance())
+                fields = {entry[1 : entry.index(b"\0") + 1]: names.blob(key[0], entry[1:]) for entry in links.entries}
+                lost = {name for name in needed if fields.get(names.component(name), b"") not in self.values | {b""}}
+                if lost:
+                    self._findings.add("error", describe(member), cut_off(parent, lost), _RESTORE)
 
     def _check_chunks(self) -> Operation[None]:
         """Check that values and records have all their chunks, and that each chunk is used. Decodes complete ones."""

@@ -34,6 +34,22 @@ def unstored(metadata: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(noted) if isinstance(noted, Mapping) else frozenset()
 
 
+def rebuilt(metadata: Mapping[str, Any], of_parent: Mapping[str, Any]) -> set[str]:
+    """Return the `DeltaChannel`s that cannot be rebuilt without the parent, unless the checkpoint has a stored value.
+
+    The metadata count the updates since the snapshot of each channel, and the last of them are writes to the parent. A
+    graph in which the channel is a plain list counts nothing. Then the counters of the parent decide.
+
+    Args:
+        metadata: The metadata of the checkpoint.
+        of_parent: The metadata of its parent. Empty if the parent is gone.
+    """
+    counted = dict[str, Any]()
+    for noted in (of_parent.get(COUNTERS), metadata.get(COUNTERS)):
+        counted |= noted if isinstance(noted, Mapping) else {}
+    return {channel for channel, counts in counted.items() if isinstance(counts, (list, tuple)) and any(counts[:1])}
+
+
 class Partial(Exception):
     """Hot lacks some of the ancestors."""
 

@@ -30,6 +30,7 @@ from redis_saver._storage.framing import unpack
 from redis_saver._storage.keys import keyed
 from redis_saver._tiered import scripts
 from redis_saver._tiered.backlog import BacklogCount, Counts, FlushQueue
+from redis_saver._tiered.in_cold import InCold
 from redis_saver._tiered.requests import ColdCall, Tiered, attempt
 from redis_saver.errors import EncodeError, LimitExceeded, decoding
 
@@ -138,16 +139,19 @@ class Tiers:
     flush_queue: FlushQueue | None = None
     """None: write-through."""
 
-    def __init__(self, hot: Saver[Any], opaque_hot: Context, cold: BaseCheckpointSaver[Any], verify: Verify) -> None:
+    def __init__(
+        self, hot: Saver[Any], opaque_hot: Context, cold: BaseCheckpointSaver[Any], in_cold: InCold, verify: Verify
+    ) -> None:
         """Start with empty caches.
 
         Args:
             hot: The hot saver.
             opaque_hot: Hot with the serializer of flushers.
             cold: The cold saver.
+            in_cold: This process's memory of encrypted checkpoints in cold.
             verify: As for `saver.TwoTiers`.
         """
-        self._hot = hot
+        self._hot, self.in_cold = hot, in_cold
         self.opaque_hot, self.verify = opaque_hot, verify
         self.cold_is_postgres: bool = postgres.has_history(cold)
         """True if cold is LangGraph's Postgres saver with known tables (`postgres.py`)."""
@@ -165,6 +169,11 @@ class Tiers:
     def hot(self) -> Context:
         """The hot saver's context, with its current serializer."""
         return self._hot._context  # noqa: SLF001 - it is of ours
+
+    def saw(self, thread: str, ns: str, checkpoint_id: str) -> None:
+        """Remember that a checkpoint exists in one of the tiers. An empty id: the namespace is empty."""
+        if self.hot.data_keys is not None:  # else nothing depends on it
+            self.in_cold.saw(thread, ns, checkpoint_id)
 
     def over(self, hot: Saver[Any]) -> Tiers:
         """Return the same tiers over a clone of hot. Both share all caches."""

@@ -32,6 +32,7 @@ from redis_saver._engine.runner import BlockingDriver, Driver
 from redis_saver._engine.stats import Counting, Measured
 from redis_saver._tiered import postgres as statements
 from redis_saver._tiered.guarding import Guard
+from redis_saver._tiered.in_cold import InCold
 from redis_saver._tiered.requests import ColdCall, HotFailed, Parallel, SingleFlight, Tiered, TieredRequest, setup
 from redis_saver._tiered.sealing import SealedCold, refuse_sealed
 from redis_saver.errors import LoopEnded
@@ -83,6 +84,8 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         self._guard = self._guard_of(cold)
         self._failures = hot._driver.failures  # noqa: SLF001 - it is of ours
         self._flights = _Flights()
+        self.in_cold: InCold = InCold()
+        """This process's memory of encrypted checkpoints in cold."""
         self._generation = forks.generation
 
     def over(self, hot: Hot, cold: BaseCheckpointSaver[Any]) -> Self:
@@ -108,7 +111,8 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         if hot is None or hot.data_keys is None:
             return None
         packed, is_sql = self._opaque_cold if request.is_packed else self.cold, postgres.has_history(self.cold)
-        return SealedCold(hot, hot.data_keys, self.cold.serde, packed.serde, is_sql=is_sql).call(request)
+        sealed = SealedCold(hot, hot.data_keys, self.in_cold, self.cold.serde, packed.serde, is_sql=is_sql)
+        return sealed.call(request)
 
     def _reading(self, request: ColdCall) -> contextlib.AbstractContextManager[None]:
         """Return the context of a call that reads cold."""

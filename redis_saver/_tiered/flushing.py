@@ -202,6 +202,8 @@ class _Claim:
             if any(tuple(map(type, fields[:3])) != (bytes, bytes, int) for fields in raw):
                 raise TypeError("a record without a name, a time and a number of tries")
             self._bases = dict(zip(bases[::2], bases[1::2], strict=True))
+            for ns, base in self._bases.items():
+                self.tiers.saw(self.thread, names.name_of(ns), names.name_of(base))
             for fields in raw:
                 record = BacklogRecord(*fields)
                 try:
@@ -212,6 +214,7 @@ class _Claim:
         if not raw:
             return Flushed(left, 0, 0, ())
         if unacked:
+            self.tiers.in_cold.forget(self.thread)  # the other flusher may have put newer checkpoints than hot noted
             text = "the flusher takes over thread %s from a flusher that did not finish, and repeats its work"
             _LOG.info(text, shown(self.thread))
         seconds = min(seconds, FLUSH_LEASE / 3000)  # the rest of the lease is for the last cold call

@@ -53,6 +53,8 @@ def get_tuple(tiers: Tiers, config: RunnableConfig) -> Tiered[CheckpointTuple | 
                 is_answer = saved is not None
             if is_answer and (is_believed or (yield from _is_newest(tiers, address, saved))):
                 tiers.counts.hits += 1
+                if saved or address.checkpoint_id is None:
+                    tiers.saw(address.thread_id, address.checkpoint_ns, saved.checkpoint["id"] if saved else "")
                 return saved
             tiers.counts.misses += 1
         except reading.HasIntents:
@@ -140,6 +142,8 @@ def _restore(tiers: Tiers, hot: Context, address: Address, fill: Fill, saved: Ch
     reply = yield from _tried(_fill(tiers, thread, arguments))
     if reply == FillReply.FILLED:
         tiers.counts.rehydrations += saved is not None
+        if hot.cipher is not None:
+            tiers.in_cold.filled(thread, ns, hot.cipher.id)
         if not checkpoint_id:
             tiers.fills.learn(thread, ns, fill)
     elif reply == FillReply.ABSENT:

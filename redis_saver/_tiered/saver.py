@@ -128,7 +128,7 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         """The cold saver."""
         opaque_hot, opaque_cold = opaque_pair(context_of(hot), cold)
         self._driver = driver = self._driver_class(hot, cold, opaque_cold, bypasses=on_hot_error == "bypass")
-        self._context: Tiers = Tiers(hot, opaque_hot, cold, verify)
+        self._context: Tiers = Tiers(hot, opaque_hot, cold, driver.in_cold, verify)
         self._flushes = flusher and mode == "write-behind"
         if mode == "write-behind":
             self._context.flush_queue = FlushQueue(

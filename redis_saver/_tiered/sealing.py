@@ -48,6 +48,7 @@ from redis_saver._storage.sealing import (
 )
 from redis_saver._tiered.context import Tiers
 from redis_saver._tiered.guarding import REMEDY
+from redis_saver._tiered.in_cold import InCold
 from redis_saver._tiered.postgres import SEALED
 from redis_saver._tiered.requests import ColdCall, Tiered
 from redis_saver.encryption import KeyStatus, Rotated
@@ -61,18 +62,28 @@ class SealedCold:
     """The cold saver, with envelopes."""
 
     def __init__(
-        self, hot: Context, data_keys: DataKeys, serde: SerializerProtocol, packed: SerializerProtocol, *, is_sql: bool
+        self,
+        hot: Context,
+        data_keys: DataKeys,
+        known: InCold,
+        serde: SerializerProtocol,
+        packed: SerializerProtocol,
+        *,
+        is_sql: bool,
     ) -> None:
         """Describe it.
 
         Args:
             hot: The hot saver.
             data_keys: Its data keys.
+            known: This process's memory of cold.
             serde: Cold's serializer, which decodes.
             packed: The serializer of the values that are stored: cold's, or that of flushers.
-            is_sql: True if cold stores only new versions of values (LangGraph's Postgres saver).
+            is_sql: True if cold stores only new versions of values, and keeps the first parent of a checkpoint
+                (LangGraph's Postgres saver).
         """
-        self._hot, self._keys, self._serde, self._packed, self._is_sql = hot, data_keys, serde, packed, is_sql
+        self._hot, self._keys, self._known = hot, data_keys, known
+        self._serde, self._packed, self._is_sql = serde, packed, is_sql
 
     def call(self, request: ColdCall) -> Tiered[Any] | None:
         """Return the operation in place of a call. None if the call has no values."""
@@ -84,29 +95,51 @@ class SealedCold:
     def put(
         self, config: RunnableConfig, checkpoint: Any, metadata: Any, new_versions: Mapping[str, Any]
     ) -> Tiered[RunnableConfig]:
-        """Store a checkpoint."""
+        """Store a checkpoint.
+
+        Its head lists the channels whose value cold surely has: the new ones, and those whose version this process put
+        or read before. LangGraph also puts values whose version never had one, and cold stores only new versions.
+        """
         thread, ns, parent = configs.address(config)
         cipher = yield from self._cipher(thread, config)
-        versions = {**checkpoint["channel_versions"], **new_versions}
-        values, stored = dict[str, Any](), list[str]()
+        if self._is_sql:
+            parent = yield from self._first_parent(cipher, thread, ns, checkpoint["id"], parent or "")
+        versions, known = checkpoint["channel_versions"], self._known.versions(thread, ns, cipher.id)
+        values, stored = dict[str, Any](), dict[str, Any]()
         for channel, value in checkpoint["channel_values"].items():
-            place = "value", thread, ns, channel, str(versions.get(channel))
-            if not self._is_sql or channel in new_versions:
-                values[channel] = seal(cipher, self._packed, value, *place)
+            is_new, version = channel in new_versions, new_versions.get(channel, versions.get(channel))
+            if not self._is_sql or is_new:
+                values[channel] = seal(cipher, self._packed, value, "value", thread, ns, channel, str(version))
             else:
-                values[channel] = type(value)(MAGIC) if is_snapshot(value) else MAGIC  # Postgres has it
-            if versions.get(channel) == checkpoint["channel_versions"].get(channel, versions):
-                stored.append(channel)
+                values[channel] = type(value)(MAGIC) if is_snapshot(value) else MAGIC  # Postgres has it, if anybody
+            if version == versions.get(channel, versions) and (is_new or known.get(channel, known) == version):
+                stored[channel] = version
         merged: dict[str, Any] = {**get_checkpoint_metadata(config, metadata)}
         rest = {**checkpoint, "channel_values": {}}
-        known = self._keys.writes_of(cipher, ns, parent) if COUNTERS in merged and parent else b""
-        contents = [merged, rest, parent or "", stored, known]
-        head = seal(cipher, self._serde, contents, "head", thread, ns, checkpoint["id"])
+        known_writes = self._keys.writes_of(cipher, ns, parent) if COUNTERS in merged and parent else b""
+        record = [merged, rest, parent or "", [*stored], known_writes]
+        head = seal(cipher, self._serde, record, "head", thread, ns, checkpoint["id"])
         given = {key: merged[key] for key in IN_THE_OPEN if key in merged}
         given[HEAD] = base64.b64encode(head).decode()
         outer = {key: part for key, part in checkpoint.items() if key != "pending_sends"}
         arguments = _named(thread, ns, parent), {**outer, "channel_values": values}, given, new_versions
-        return (yield ColdCall("put", arguments, is_sealed=True))  # type: ignore[no-any-return]
+        answer: RunnableConfig = yield ColdCall("put", arguments, is_sealed=True)
+        self._known.learn(thread, ns, cipher.id, checkpoint["id"], parent or "", stored)
+        return answer
+
+    def _first_parent(self, cipher: Cipher, thread: str, ns: str, checkpoint_id: str, parent: str) -> Tiered[str]:
+        """Return the parent that cold has for a checkpoint, or else the given one.
+
+        Postgres keeps the first parent of a checkpoint that is put again. Costs a call of cold, unless this process has
+        put or read the checkpoint, or it is new.
+        """
+        kept = self._known.parent(thread, ns, cipher.id, checkpoint_id)
+        if kept is None and self._known.may_have(thread, ns, checkpoint_id, parent):
+            named = _named(thread, ns, checkpoint_id)
+            saved: CheckpointTuple | None = yield ColdCall("get_tuple", (named,), is_sealed=True)
+            if saved is not None:
+                _, _, kept, *_ = yield from self._open_head(saved)
+        return parent if kept is None else kept
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -143,12 +176,27 @@ class SealedCold:
         cipher = cipher or (yield from self._keys.make(thread, config))
         return (yield from self._keys.of_envelope(thread, cipher.argument))
 
+    def delete_thread(self, thread: str) -> Tiered[None]:
+        """Delete a thread."""
+        self._known.forget(thread)
+        yield ColdCall("delete_thread", (thread,), is_sealed=True)
+
     # -- calls that read
 
     def get_tuple(self, config: RunnableConfig) -> Tiered[CheckpointTuple | None]:
         """Read a checkpoint."""
         saved = yield ColdCall("get_tuple", (config,), is_sealed=True)
-        return None if saved is None else (yield from self._opened(saved)).saved
+        if saved is None:
+            thread, ns, checkpoint_id = configs.address(config)
+            if checkpoint_id is None:
+                self._known.saw(thread, ns, "")
+            return None
+        opened = yield from self._opened(saved)
+        thread, ns, _ = configs.address(saved.config)
+        made = opened.saved.checkpoint
+        versions = {channel: made["channel_versions"][channel] for channel in made["channel_values"]}
+        self._known.learn(thread, ns, opened.cipher.id, made["id"], opened.parent, versions)
+        return opened.saved
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Tiered[Sequence[CheckpointTuple]]:
         """List checkpoints. A filter on metadata that cold does not see is applied here, so cold returns all."""
@@ -213,13 +261,13 @@ class SealedCold:
         """
         address = configs.address(saved.config)
         thread, ns, checkpoint_id = address[0], address[1], address[2] or ""
+        head = yield from self._open_head(saved)
         reading = decoding("{} in cold", address, remedy=REMEDY)
         with reading:
-            sealed = head_of(saved.metadata)
-        head, _ = yield from self._open(sealed, self._serde, address, "head", thread, ns, checkpoint_id)
-        with reading:
             metadata, checkpoint, parent, stored, *known = head
-            versions, in_cold = checkpoint["channel_versions"], {**saved.checkpoint["channel_values"]}
+            versions, in_cold = checkpoint["channel_versions"], saved.checkpoint["channel_values"]
+            # Postgres answers True for a snapshot of which it has no value.
+            in_cold = {channel: value for channel, value in in_cold.items() if value is not True or channel in stored}
             if saved.parent_config is not None and configs.checkpoint_id(saved.parent_config) != parent:
                 raise ValueError(f"its parent is {shown(parent)}, and another one was put in its place")
             if lost := [channel for channel in stored if channel not in in_cold]:
@@ -254,14 +302,23 @@ class SealedCold:
         opened = saved._replace(
             checkpoint=checkpoint, metadata=metadata, pending_writes=[write for _, write in pending]
         )
-        cipher = yield from self._keys.of_envelope(thread, envelope(sealed).key)
+        cipher = yield from self._keys.of_envelope(thread, envelope(head_of(saved.metadata)).key)
         self._keys.note_writes(cipher, ns, checkpoint_id, digests_of(opened.pending_writes or ()))
         self._keys.note_writes(cipher, ns, parent, split_writes(b"".join(known)))
         if saved.parent_config is None and parent:
             there = configs.to_config(thread, ns, parent)
             if (yield ColdCall("get_tuple", (there,), is_sealed=True)) is not None:
                 opened = opened._replace(parent_config=there)
-        return _Opened(opened, parent, b"".join(known))
+        return _Opened(opened, cipher, parent, b"".join(known))
+
+    def _open_head(self, saved: CheckpointTuple) -> Tiered[Any]:
+        """Open the head of a checkpoint: its metadata, the checkpoint, its parent, and its channels with a value."""
+        address = configs.address(saved.config)
+        place = address.thread_id, address.checkpoint_ns, address.checkpoint_id or ""
+        with decoding("{} in cold", address, remedy=REMEDY):
+            sealed = head_of(saved.metadata)
+        head, _ = yield from self._open(sealed, self._serde, address, "head", *place)
+        return head
 
     def _open(
         self, stored: Any, serde: SerializerProtocol, address: configs.Address, kind: str, thread: str, *place: str
@@ -281,6 +338,8 @@ class _Opened(NamedTuple):
     """A checkpoint of cold, opened."""
 
     saved: CheckpointTuple
+    cipher: Cipher
+    """That of its head."""
     parent: str
     """The sealed id of its parent, which may be gone. Empty if it has none."""
     known_writes: bytes
