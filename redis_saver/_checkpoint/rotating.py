@@ -21,6 +21,7 @@ def key_status(context: Context) -> Operation[KeyStatus]:
 def rotate_keys(context: Context, *, data: bool = False, before: datetime | None = None) -> Operation[Rotated]:
     """Wrap the data keys of all threads anew. With `data`, replace those that were made before a moment."""
     rewrap = Rewrapping(context.data_keys)
+    reporting = context._replace(data_keys=rewrap.data_keys)
     if before is not None and (not data or not isinstance(before, datetime) or before.tzinfo is None):
         raise TypeError(f"before={shown(before)}: write a datetime with a tzinfo, and only with data=True")
     limit = (before or datetime.now(timezone.utc)).timestamp()
@@ -28,7 +29,7 @@ def rotate_keys(context: Context, *, data: bool = False, before: datetime | None
     def reseal(holder: Holder, stored: bytes) -> Operation[str]:
         if made_at(stored) >= limit:
             return UNCHANGED
-        return (yield from _reseal(context, holder.name))
+        return (yield from _reseal(reporting, holder.name))
 
     threads = yield from _threads(context)
     return rewrapping.result(*(yield from rewrapping.each("thread", threads, reseal if data else rewrap)))

@@ -124,7 +124,7 @@ class Rewrapping:
         """
         if data_keys is None:
             raise ValueError("rotate_keys: there is no encryption=, so there are no keys")
-        self.data_keys: DataKeys = data_keys
+        self.data_keys: DataKeys = data_keys.reporting()
         self._newest: dict[str | None, str] = {}
         """The key that the provider chose for each name."""
 
@@ -142,7 +142,8 @@ class Rewrapping:
     def wrapped(self, name: str, stored: bytes) -> Operation[bytes | None]:
         """Return a stored data key, wrapped anew. None if the provider would choose the same key again."""
         with decoding(f"the data key of {self.data_keys.kind} {{!r}}", name):
-            key_id, asked = wrapped_by(stored), self.data_keys.name_for(name, stored)
+            key_id = wrapped_by(stored)
+        asked = self.data_keys.name_for(name, stored)
         if self._newest.get(asked) == key_id:
             return None
         cipher = yield from self.data_keys.unwrap(name, stored)
