@@ -23,7 +23,7 @@ from redis_saver._common import config as configs, names
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import error_text, kind_of
 from redis_saver._engine.requests import Ask, Command, Operation, Page, R, Request, T
-from redis_saver._engine.runner import Pump
+from redis_saver._engine.runner import Pump, run
 from redis_saver._storage.asking import Questions
 from redis_saver._storage.framing import pack, unpack
 from redis_saver._storage.sealing import ID, Cipher
@@ -333,6 +333,15 @@ class DataKeys:
         """Remember the cipher of a thread or partition."""
         self._ciphers.store(name, cipher)
         return cipher
+
+
+def run_asking(operation: Operation[T]) -> T:
+    """Run an operation that only asks the provider, without a driver."""
+
+    def answer(question: Any) -> Any:
+        return question.ask(*question.arguments)
+
+    return run(operation, answer)
 
 
 def _new_id() -> bytes:

@@ -39,6 +39,9 @@ class KeyStatus(NamedTuple):
     """1 by the id of the key of a cache."""
     rows: dict[str, int] = {}  # noqa: RUF012 - nobody changes it
     """Number of rows in Postgres by the id of the key. Only of a saver over two tiers."""
+    cold_backed: int = 0
+    """Number of threads that are also in a cold tier, whose rows were not counted. Then a saver over both tiers has to
+    say whether a key may go. 0 of such a saver."""
 
 
 class Rotated(NamedTuple):
@@ -52,6 +55,8 @@ class Rotated(NamedTuple):
     """Number of those that are not encrypted."""
     failed: dict[str, str]
     """Errors of all others, named as in `KeyStatus`. They are as before."""
+    cold_backed: int = 0
+    """Number of threads that are also in a cold tier, whose rows are as before. 0 of a saver over both tiers."""
 
 
 class Holder(NamedTuple):
