@@ -27,7 +27,7 @@ from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver, context_o
 from redis_saver._client import loops
 from redis_saver._common import forks, postgres
 from redis_saver._common.display import kind_of
-from redis_saver._engine.requests import Call, Request, Sleep, T
+from redis_saver._engine.requests import Ask, Call, Request, Sleep, T
 from redis_saver._engine.runner import BlockingDriver, Driver
 from redis_saver._engine.stats import Counting, Measured
 from redis_saver._tiered import postgres as statements
@@ -170,7 +170,7 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
         try:
             return self.hot._driver.request(request)  # noqa: SLF001 - it is of ours
         except self._failures as error:
-            if self._bypasses:
+            if self._bypasses and not isinstance(request, Ask):  # the provider of keys failed, not hot
                 raise HotFailed from error
             raise
 
@@ -272,7 +272,7 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         try:
             return await self.hot._driver.arequest(request)  # noqa: SLF001 - it is of ours
         except self._failures as error:
-            if self._bypasses:
+            if self._bypasses and not isinstance(request, Ask):  # the provider of keys failed, not hot
                 raise HotFailed from error
             raise
 

@@ -50,7 +50,7 @@ from redis_saver._tiered.context import Tiers
 from redis_saver._tiered.guarding import REMEDY
 from redis_saver._tiered.in_cold import InCold
 from redis_saver._tiered.postgres import SEALED
-from redis_saver._tiered.requests import ColdCall, Tiered
+from redis_saver._tiered.requests import ColdCall, Tiered, unbypassed
 from redis_saver.encryption import KeyStatus, Rotated
 from redis_saver.errors import IsEncrypted, NotEncrypted, RedisSaverError, decoding
 
@@ -351,14 +351,15 @@ def key_status(tiers: Tiers, serde: EnvelopeSerializer) -> Tiered[KeyStatus]:
     counts, hot = Counter[str](), (yield from rotating.key_status(tiers.hot))
     failed = yield from _each_row(tiers, serde, counts)
     plain = hot.plain + counts.pop(PLAIN_ROW, 0)
-    return hot._replace(plain=plain, failed=hot.failed | failed, rows=dict(sorted(counts.items())))
+    rows = dict(sorted(counts.items()))
+    return hot._replace(plain=plain, failed=hot.failed | failed, rows=rows, cold_backed=0)
 
 
 def rotate_keys(tiers: Tiers, serde: EnvelopeSerializer) -> Tiered[Rotated]:
     """Wrap the data keys of the threads of hot, and of the rows of cold, anew."""
     counts, rewrapping = Counter[str](), Rewrapping(tiers.hot.data_keys)
     failed = yield from _each_row(tiers, serde, counts, rewrapping.wrapped)
-    hot = yield from rotating.rotate_keys(tiers.hot)
+    hot = yield from unbypassed(rotating.rotate_keys(tiers.hot))
     numbers = hot.rotated + counts[ROTATED], hot.unchanged + counts[UNCHANGED], hot.plain + counts[PLAIN_ROW]
     return Rotated(*numbers, hot.failed | failed)
 
@@ -379,6 +380,7 @@ def _each_row(
     if not tiers.cold_is_postgres:
         raise NotImplementedError("cold is not LangGraph's Postgres saver, so its wrapped keys cannot be found")
     failed = dict[str, str]()
+    refused = set[tuple[str, bytes]]()  # so that a provider is asked once for each data key, not for each row
     for table in SEALED:
         key: Sequence[Any] = ()
         while rows := (yield ColdCall("sealed_rows", (table, key))):
@@ -388,14 +390,16 @@ def _each_row(
                 try:
                     with decoding("the row {!r} of {} in cold", (*key,), table, remedy=REMEDY):
                         row = _Row(kind, data, serde)
-                    if not row.stored:
-                        counts[PLAIN_ROW] += 1
+                        key_id = wrapped_by(row.stored) if row.stored else PLAIN_ROW
+                    if act is None or not row.stored:
+                        counts[key_id] += 1
                         continue
-                    if act is None:
-                        counts[wrapped_by(row.stored)] += 1
+                    if (thread, row.stored) in refused:
                         continue
                     if (thread, row.stored) not in replaced:
+                        refused.add((thread, row.stored))
                         replaced[thread, row.stored] = yield from act(thread, row.stored)
+                        refused.discard((thread, row.stored))
                 except RedisSaverError as error:
                     failed[f"cold {thread}"] = str(error)
                     continue
