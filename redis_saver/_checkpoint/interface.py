@@ -292,8 +292,8 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         Raises:
             TypeError: `run_ids` is one str instead of a list.
             ThreadBusy: A thread was written to during each of many attempts.
-            ThreadDamaged, KeyConflict: A thread could not be read. Raised when all other threads are done. Over two
-                tiers, raised before anything is deleted.
+            ThreadDamaged, KeyConflict, KeyUnavailable: A thread could not be read. Raised when all other threads are
+                done. Over two tiers, raised before anything is deleted.
             NotImplementedError: Over two tiers, if the cold saver cannot delete by run. Nothing was deleted.
         """
         return self._run(self._delete_for_runs_gen(configs.names(run_ids, "run_id")), "delete_for_runs")
