@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from langgraph.store.base import SearchOp
 from tests.support.factories import checkpoint, config, put
+from tests.support.tenants import READABLE, SECRETS, TENANTS, THREADS, Counting, keys, threads_of
 from tests.support.uniform import Target, Uniform
 
 from redis_saver._client.asking import AT_ONCE
@@ -18,16 +17,6 @@ from redis_saver.encryption import Encryption, KeyContext, Keyset, WrappedKey
 from redis_saver.errors import DecodeError, KeyUnavailable
 
 pytestmark = [pytest.mark.plain("each of its tests sets encryption= itself"), pytest.mark.also_on(cluster="async")]
-SECRETS = {"primary": b"p" * 32, "acme": b"a" * 32, "globex": b"g" * 32, "initech": b"i" * 32}
-TENANTS = ("acme", "globex", "initech")
-THREADS = [f"{tenant}:{number}" for tenant in TENANTS for number in (1, 2)]
-READABLE = [thread for thread in THREADS if not thread.startswith("globex")]
-
-
-def keys(*shredded: str, **options: Any) -> Encryption:
-    """Another process's setting, without the keys of these tenants."""
-    left = Keyset({name: key for name, key in SECRETS.items() if name not in shredded})
-    return Encryption(left, key_for=lambda name, _: name.replace("/", ":").partition(":")[0], **options)
 
 
 async def filled(target: Target, **options: Any) -> Uniform:
@@ -38,10 +27,6 @@ async def filled(target: Target, **options: Any) -> Uniform:
             metadata = {"source": "loop", "step": step, "parents": {}, "run_id": f"run {step}"}
             await put(made, config(thread), {"n": thread}, metadata=metadata, versions={"n": f"{step:032}.0"})
     return target.uniform(encryption=keys("globex", **options))
-
-
-def threads_of(saved: list[Any]) -> set[str]:
-    return {one.config["configurable"]["thread_id"] for one in saved}
 
 
 CALLS: dict[str, Callable[[Uniform], Any]] = {
@@ -181,24 +166,6 @@ async def test_a_search_over_partitions_skips_those_without_a_key_if_told_so(tar
 
 
 # -- questions for keys
-
-
-class Counting(Keyset):
-    """A slow provider, which notes how many questions it has at the same time."""
-
-    def __init__(self) -> None:
-        super().__init__(SECRETS)
-        self._lock = threading.Lock()
-        self.asked = self.now = self.most = 0
-
-    def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
-        with self._lock:
-            self.asked, self.now = self.asked + 1, self.now + 1
-            self.most = max(self.most, self.now)
-        time.sleep(0.01)
-        with self._lock:
-            self.now -= 1
-        return super().unwrap(wrapped, context)
 
 
 @pytest.mark.parametrize("call", ["list", "list with a filter", "latest_values of a prefix"])
