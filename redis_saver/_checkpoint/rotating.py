@@ -50,8 +50,13 @@ def rotate_keys(context: Context, *, data: bool = False, before: datetime | None
 
 def _threads(context: Context) -> Operation[list[Holder]]:
     threads = dict.fromkeys((yield from listing.collect(listing.scan_threads(context))))
-    keys = context.keyspace.keys
-    return [Holder(thread, (keys(thread).data_key, keys(thread).index_key)) for thread in threads]
+    return [key_holder(context, thread) for thread in threads]
+
+
+def key_holder(context: Context, thread: str) -> Holder:
+    """Return a thread as the holder of its data key."""
+    keys = context.keyspace.keys(thread)
+    return Holder(thread, (keys.data_key, keys.index_key))
 
 
 def _cold_backed(threads: Sequence[Holder], failed: Mapping[str, str]) -> Operation[int]:

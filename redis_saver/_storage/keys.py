@@ -11,17 +11,19 @@ import copy
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from typing_extensions import Self
 
-from redis_saver._common import config as configs, names
+from redis_saver._common import config as configs, forks, names
 from redis_saver._common.bounded_cache import BoundedCache
-from redis_saver._common.display import error_text, kind_of
+from redis_saver._common.display import counted, error_text, kind_of, shown
+from redis_saver._common.logs import ThrottledLog
+from redis_saver._engine.lockstep import together
 from redis_saver._engine.requests import Ask, Command, Operation, Page, R, Request, T
 from redis_saver._engine.runner import Pump, run
 from redis_saver._storage.asking import Questions
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from redis_saver._storage.context import Context
 
 P = ParamSpec("P")
+OnUnavailable: TypeAlias = Literal["raise", "skip"]
 ThreadT = TypeVar("ThreadT", str, RunnableConfig)
 CACHE_SECONDS = 300.0
 MAX_KEYS = 10_000
@@ -45,6 +48,9 @@ was asked for, and a seal of that name. The id begins with the time in milliseco
 
 The seal is made with the data key. So it also shows whether the provider has returned the right one. Data keys of
 before November 2026 have neither name nor seal."""
+_MAX_NAMED = 10
+"""Maximum number of skipped threads that a log line names."""
+_LOG = ThrottledLog("redis_saver.storage")
 
 
 class KeyContext(NamedTuple):
@@ -130,6 +136,7 @@ class Encryption:
         *,
         key_for: Callable[[str, RunnableConfig | None], str | None] | None = None,
         cache_seconds: float = CACHE_SECONDS,
+        on_unavailable: OnUnavailable = "raise",
     ) -> None:
         """Use a provider of keys.
 
@@ -141,6 +148,9 @@ class Encryption:
                 its namespaces, joined by `/`, such as `memories/user-1`. In a label, `%`, `{`, `}` and `/` are
                 percent-encoded. Caches always use the primary key.
             cache_seconds: Time for which a process keeps an unwrapped data key. After it, a destroyed key is noticed.
+            on_unavailable: What calls over several threads or partitions do if the key of one is unavailable. `"raise"`
+                raises `KeyUnavailable`. `"skip"` leaves it out, logs its name, and counts it in `stats()`. A call about
+                one thread or partition always raises. So do damaged data, and a provider that fails.
 
         Raises:
             TypeError, ValueError: An argument is invalid.
@@ -148,9 +158,34 @@ class Encryption:
         if not isinstance(keys, KeyProvider):
             raise TypeError(f"Encryption: keys is {kind_of(keys)}; write a Keyset or another KeyProvider")
         configs.number("cache_seconds", cache_seconds, 0)
+        configs.one_of(Encryption, "on_unavailable", on_unavailable, "raise", "skip")
         self.keys: KeyProvider = keys
         self.key_for: Callable[[str, RunnableConfig | None], str | None] | None = key_for
         self.cache_seconds: float = cache_seconds
+        self.on_unavailable: OnUnavailable = on_unavailable
+
+
+class Unavailable:
+    """Count of the threads or partitions that calls skipped."""
+
+    kind: ClassVar[str] = "keys"
+
+    def __init__(self) -> None:
+        self.after_fork()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """In the child, count from zero."""
+        self.unavailable: int = 0
+
+    def numbers(self) -> dict[str, Any]:
+        """Return its field of `RedisStats`."""
+        return dict(vars(self))
+
+
+def skip_counts(data_keys: DataKeys | None) -> tuple[Unavailable, ...]:
+    """Return the count of a saver or store that encrypts, for its stats and telemetry."""
+    return () if data_keys is None else (data_keys.skipped,)
 
 
 class DataKeys:
@@ -162,6 +197,10 @@ class DataKeys:
         self.kind: str = kind
         self._reports = kind == "cache"
         """True if errors of the program's own code become ours, for callers that go on without this data key."""
+        self.on_unavailable: OnUnavailable = encryption.on_unavailable
+        self.keeps: bool = encryption.cache_seconds > 0
+        """True if a data key is kept for later operations."""
+        self.skipped: Unavailable = Unavailable()
         self._ciphers: BoundedCache[str, Cipher] = BoundedCache(MAX_KEYS)
         self._unwrapped: BoundedCache[tuple[str, bytes], Cipher] = BoundedCache(MAX_KEYS)
         """Ciphers by thread or partition and stored data key, also those of envelopes."""
@@ -353,6 +392,61 @@ def run_asking(operation: Operation[T]) -> T:
         return question.ask(*question.arguments)
 
     return run(operation, answer)
+
+
+class Skipping:
+    """The threads or partitions that a call over many leaves out, because their keys are unavailable.
+
+    Use it in a `with` block, whose end logs their names. Without `encryption=` it only runs operations.
+    """
+
+    def __init__(self, data_keys: DataKeys | None, *, names_one: bool = False) -> None:
+        """Begin a call.
+
+        Args:
+            data_keys: The data keys of the saver or the store.
+            names_one: True if the caller named a single thread or partition. Then `KeyUnavailable` is raised.
+        """
+        self._data_keys, self._names = data_keys, dict[str, None]()
+        self._skips = data_keys is not None and data_keys.on_unavailable == "skip" and not names_one
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._data_keys is not None and self._names:
+            self._data_keys.skipped.unavailable += len(self._names)
+            more = f" and {len(self._names) - _MAX_NAMED:,} more" if len(self._names) > _MAX_NAMED else ""
+            listed = ", ".join(map(shown, list(self._names)[:_MAX_NAMED])) + more
+            what = counted(len(self._names), "thread" if self._data_keys.kind == "thread" else "partition")
+            _LOG.warning("a call skipped %s, because the keys are unavailable: %s", what, listed)
+
+    def __contains__(self, name: str) -> bool:
+        """True if the thread or partition was skipped."""
+        return name in self._names
+
+    def each(self, name: str, operation: Generator[R, Any, T]) -> Generator[R, Any, T | None]:
+        """Run an operation on one thread or partition. Returns None if it is skipped."""
+        if name in self._names:
+            operation.close()
+            return None
+        try:
+            return (yield from operation)
+        except KeyUnavailable:
+            if not self._skips:
+                raise
+            self._names[name] = None
+            return None
+
+    def load(self, wanted: Mapping[str, bytes]) -> Operation[None]:
+        """Load the data keys of many threads at once: their names, with the hashes that have the keys.
+
+        Costs a round trip for 256 threads, and asks the provider several questions at a time.
+        """
+        if (data_keys := self._data_keys) is not None and data_keys.keeps:
+            yield from together(
+                [self.each(name, data_keys.load(name, key)) for name, key in wanted.items() if name not in self]
+            )
 
 
 def _place_of(cipher: Cipher, asked: bytes) -> tuple[bytes, ...]:

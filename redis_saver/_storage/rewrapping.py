@@ -169,6 +169,22 @@ def _checked(holder: Holder, reply: bytes | list[bytes] | None) -> bytes | None:
     return reply
 
 
+def first_encrypted(kind: str, holders: Sequence[Holder]) -> Operation[str | None]:
+    """Return the name of one of these holders that has a data key, or None. One round trip for 500 holders."""
+    found = list[str]()
+
+    def note(holder: Holder, _: bytes) -> Operation[str]:
+        found.append(holder.name)
+        return UNCHANGED
+        yield  # makes it an operation
+
+    for start in range(0, len(holders), HOLDERS_PER_BATCH):
+        yield from each(kind, holders[start : start + HOLDERS_PER_BATCH], note)
+        if found:
+            return found[0]
+    return None
+
+
 class Rotates:
     """The methods `key_status` and `rotate_keys` of a store, a cache, and a saver over two tiers."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
@@ -28,11 +29,12 @@ from redis_saver._checkpoint.delta import COUNTERS
 from redis_saver._checkpoint.listing import compile_filter
 from redis_saver._common import config as configs
 from redis_saver._common.display import shown
+from redis_saver._engine.lockstep import together
 from redis_saver._engine.requests import Command
 from redis_saver._storage.context import Context
 from redis_saver._storage.envelopes import HEAD, MAGIC, EnvelopeSerializer, begin, envelope, head_of, is_snapshot, seal
 from redis_saver._storage.framing import pack, take
-from redis_saver._storage.keys import DataKeys, wrapped_by
+from redis_saver._storage.keys import DataKeys, Skipping, wrapped_by
 from redis_saver._storage.opaque import Opaque
 from redis_saver._storage.rewrapping import PLAIN as PLAIN_ROW, ROTATED, UNCHANGED, Rewrapping
 from redis_saver._storage.sealing import (
@@ -199,17 +201,36 @@ class SealedCold:
         return opened.saved
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Tiered[Sequence[CheckpointTuple]]:
-        """List checkpoints. A filter on metadata that cold does not see is applied here, so cold returns all."""
+        """List checkpoints. A filter on metadata that cold does not see is applied here, so cold returns all.
+
+        If threads are skipped because their keys are unavailable, cold is asked for twice as many.
+        """
         asked = options.get("filter") or {}
         matches = compile_filter({key: wanted for key, wanted in asked.items() if key not in IN_THE_OPEN})
         options["filter"] = {key: wanted for key, wanted in asked.items() if key in IN_THE_OPEN} or None
-        limit = options.pop("limit", None) if matches else None
-        checkpoints = list[CheckpointTuple]()
-        for saved in (yield ColdCall("list", (config,), options, is_sealed=True)):
-            opened = (yield from self._opened(saved)).saved
-            if matches is None or matches(opened.metadata):
-                checkpoints.append(opened)
-        return checkpoints[:limit]
+        limit = options.pop("limit", None)
+        more = None if matches else limit
+        with Skipping(self._keys, names_one=config is not None) as skipping:
+            while True:
+                call = ColdCall("list", (config,), options, is_sealed=True)
+                page = yield call if more is None else call.with_options(limit=more)
+                yield from self._load_keys(page, skipping)
+                checkpoints = list[CheckpointTuple]()
+                for saved in page:
+                    opened = yield from skipping.each(configs.thread_id(saved.config), self._opened(saved))
+                    if opened and (matches is None or matches(opened.saved.metadata)):
+                        checkpoints.append(opened.saved)
+                if more is None or len(page) < more or len(checkpoints) >= limit:
+                    return checkpoints[:limit]
+                more *= 2
+
+    def _load_keys(self, page: Sequence[CheckpointTuple], skipping: Skipping) -> Tiered[None]:
+        """Load the data keys of a page. The provider gets several questions at a time."""
+        wanted = dict[tuple[str, bytes], None]()
+        for saved in page if self._keys.keeps else ():
+            with suppress(ValueError):  # `_opened` raises it, and names the checkpoint
+                wanted[configs.thread_id(saved.config), envelope(head_of(saved.metadata)).key] = None
+        yield from together([skipping.each(thread, self._keys.of_envelope(thread, key)) for thread, key in wanted])
 
     def get_delta_channel_history(
         self, config: RunnableConfig, channels: Sequence[str]

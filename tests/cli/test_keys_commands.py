@@ -161,7 +161,8 @@ def test_threads_move_between_plain_and_encrypted(place: Place, source: str, mon
     assert "1 copied" in place.run("migrate", place.url, place.url, *prefixes("-encrypted", "-again"), *given)[0]
     assert "1 failed" in place.run("migrate", place.url, place.url, *prefixes("-encrypted", "-no"), code=1)[0]
     monkeypatch.delenv("LANGGRAPH_AES_KEY", raising=False)
-    assert "1 copied" in place.run("export", place.url, file, "--source-prefix", f"{place.prefix}-again", *given)[0]
+    export = ["export", place.url, file, "--source-prefix", f"{place.prefix}-again", *given]
+    assert "1 copied" in place.run(*export, "--plain")[0]
     assert "1 copied" in place.run("import", file, place.url, "--target-prefix", f"{place.prefix}-plain")[0]
     assert "1 copied" in place.run("import", file, place.url, "--target-prefix", f"{place.prefix}-last", *given)[0]
     assert seen(place.saver(end="-plain")) == seen(place.saver("new", end="-last")) == seen(before)
