@@ -32,8 +32,8 @@ _OF_DAMAGE = (
     *(DecodeError, NotImplementedError, RecursionError),
 )
 """Errors of a saver that reads a row which somebody changed. A plain ValueError may be of a closed connection."""
-_INVALID_TEXT = "22P02"
-"""Error code of Postgres for a text that it cannot convert. LangGraph converts types and channels to `bytea`."""
+_DATA_EXCEPTION = "22"
+"""Beginning of Postgres' error codes for values that a query cannot use, such as JSON of another shape."""
 REMEDY = "Nothing was changed. Restore the row from a backup, or delete the thread with delete_thread()."
 
 
@@ -63,7 +63,9 @@ class Guard:
         try:
             yield
         except Exception as error:
-            is_damage = isinstance(error, _OF_DAMAGE) or getattr(error, "sqlstate", "") == _INVALID_TEXT
+            is_damage = isinstance(error, _OF_DAMAGE) or (getattr(error, "sqlstate", "") or "").startswith(
+                _DATA_EXCEPTION
+            )
             if request.method not in _READS or not is_damage:
                 raise
             config = request.arguments[0]
