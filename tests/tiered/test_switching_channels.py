@@ -127,7 +127,7 @@ class Play:
 
     def tell(self) -> str:
         """Return the last turns, for a failure."""
-        return "\n" + "\n".join(self.told[-12:])
+        return "\n" + "\n".join(self.told[-int(__import__("os").environ.get("TOLD", "12")):])
 
     async def pair(self, thread: str) -> None:
         """Pair the new checkpoints of both sides, in order."""
