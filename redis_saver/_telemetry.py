@@ -28,7 +28,7 @@ ERROR = "error.type"
 OPERATION = "db.operation.name"
 THREAD = "gen_ai.conversation.id"
 """OpenTelemetry's attribute for the id of a thread of LangGraph."""
-OF_ALL = ("traffic", "remembered")
+OF_ALL = ("traffic", "remembered", "keys")
 """Kinds of sources that savers, stores and caches share. An attribute names their collection."""
 RESULT = "redis_saver.result"
 """Attribute for the result of a read, or of flushing a record."""
@@ -69,6 +69,10 @@ INSTRUMENTS: Mapping[str, tuple[Instrument, ...]] = {
                    "Approximate memory of a saver's or store's caches.", kind="up_down_counter"),
         Instrument("redis_saver.remembered.lookups", "{lookup}", {"cache_hits": "hit", "cache_misses": "miss"},
                    "Calls by whether their thread or partition was cached (hit) or not (miss)."),
+    ),
+    "keys": (
+        Instrument("redis_saver.keys.skipped", "{thread}", {"unavailable": ""},
+                   "Threads and partitions that calls over several skipped, because their keys were unavailable."),
     ),
     "cache": (
         Instrument("redis_saver.cache.lookups", "{entry}", {"hits": "hit", "misses": "miss"}, "Requested entries."),

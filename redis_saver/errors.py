@@ -428,8 +428,10 @@ class _Wrapping:
         if isinstance(error, NotEncrypted):
             return PlainValueRefused(f"{text}: {error}")
         why = error_text(error)
-        if why.endswith("+siv"):  # a serializer that does not know the type of a sealed record
-            why = "it is encrypted, and this saver has no encryption="
+        if why.endswith(("+siv", "+siv2")):  # a serializer that does not know the type of a sealed record
+            error = IsEncrypted("it is encrypted, and this saver has no encryption=")
+        if isinstance(error, IsEncrypted):  # its message has the remedy
+            return self._error(f"{text}: {error}. The stored bytes were not changed")
         return self._error(f"{text}: {why}. {self._remedy}")
 
 

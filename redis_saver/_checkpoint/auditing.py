@@ -21,7 +21,7 @@ from redis_saver._engine.runner import Pump
 from redis_saver._storage import chunks as chunked, codec, header
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import take
-from redis_saver._storage.keys import keyed
+from redis_saver._storage.keys import Skipping, keyed
 from redis_saver.errors import decoding
 
 VersionText: TypeAlias = str | int | float
@@ -323,8 +323,8 @@ def _decoded(context: Context, address: config.Address, channel: str, answer: Se
         if (cipher := context.opener()) is not None:
             ns = names.component(address.checkpoint_ns)
             prefix = names.blob(address.checkpoint_ns) + names.component(channel)
-            opened, _, flags = cipher.open_header(b"c" + ns + raw_id, head)
-            fields = zip(header.fields(opened, chunks, b"b" + ns), flags, strict=True)
+            of = cipher.open_header(b"c" + ns + raw_id, head)
+            fields = zip(header.fields(of.header, chunks, b"b" + ns), of.flags, strict=True)
             its_fields = {field: flag for field, flag in fields if field.startswith(prefix)}
             if [*its_fields] != ([prefix + version] if version else []):
                 raise ValueError("it has another version")
@@ -562,25 +562,28 @@ def latest_values(
 ) -> Stream[ChannelValue]:
     """Stream a channel's newest values, either of these threads in this order, or of all threads with a prefix."""
     arguments, size = (names.component(ns), names.component(channel), ""), FIRST_BATCH
+    keys, names_one = context.keyspace.keys, thread_ids is not None and len(thread_ids) == 1
     pump = Pump(listing.scan_threads(context) if thread_ids is None else _given(thread_ids))
-    for step in pump:
-        if not isinstance(step, Page):
-            with pump:
-                pump.reply = yield step
-            continue
-        wanted = [thread for thread in step.items if thread.startswith(thread_prefix)]
-        while wanted:
-            batch, wanted = wanted[:size], wanted[size:]
-            answers = yield Batch(
-                [Call(scripts.GET_CHANNEL, context.keyspace.keys(thread), arguments) for thread in batch]
-            )
-            values = list[ChannelValue]()
-            for thread, answer in zip(batch, answers, strict=True):
-                if answer is not None and (value := (yield from _value(context, thread, ns, channel, answer))):
-                    values.append(value)
-            yield Page(values)
-            length = 1 + sum(value.bytes for value in values)
-            size = max(1, min(MAX_BATCH, 4 * size, len(batch) * BYTES_PER_BATCH // length))
+    with Skipping(context.data_keys, names_one=names_one) as skipping:
+        for step in pump:
+            if not isinstance(step, Page):
+                with pump:
+                    pump.reply = yield step
+                continue
+            wanted = [thread for thread in step.items if thread.startswith(thread_prefix)]
+            while wanted:
+                batch, wanted = wanted[:size], wanted[size:]
+                replies = yield Batch([Call(scripts.GET_CHANNEL, keys(thread), arguments) for thread in batch])
+                answers = {thread: reply for thread, reply in zip(batch, replies, strict=True) if reply is not None}
+                yield from skipping.load({thread: keys(thread).data_key for thread in answers})
+                values = list[ChannelValue]()
+                for thread, answer in answers.items():
+                    read = _value(context, thread, ns, channel, answer)
+                    if value := (yield from skipping.each(thread, read)):
+                        values.append(value)
+                yield Page(values)
+                length = 1 + sum(value.bytes for value in values)
+                size = max(1, min(MAX_BATCH, 4 * size, len(batch) * BYTES_PER_BATCH // length))
 
 
 def _given(thread_ids: Sequence[str]) -> Stream[str]:

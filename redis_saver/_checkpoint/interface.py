@@ -302,8 +302,8 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
                 unless that checkpoint was put during the call.
             TypeError: `run_ids` is one str instead of a list.
             ThreadBusy: A thread was written to during each of many attempts.
-            ThreadDamaged, KeyConflict: A thread could not be read. Raised when all other threads are done. Over two
-                tiers, raised before anything is deleted.
+            ThreadDamaged, KeyConflict, KeyUnavailable: A thread could not be read. Raised when all other threads are
+                done. Over two tiers, raised before anything is deleted.
             NotImplementedError: Over two tiers, if the cold saver cannot delete by run. Nothing was deleted.
         """
         runs = configs.names(run_ids, "run_id")

@@ -18,7 +18,7 @@ from redis_saver._engine.requests import Argument, Batch, Call, Command, Operati
 from redis_saver._engine.runner import Pump
 from redis_saver._storage import codec, header
 from redis_saver._storage.context import Context, refresh_arguments
-from redis_saver._storage.keys import keyed
+from redis_saver._storage.keys import Skipping, keyed
 from redis_saver.errors import decoding
 
 CHECKPOINTS_PER_PAGE = 50
@@ -261,29 +261,46 @@ def _all_threads(context: Context, asked: Query) -> Stream[CheckpointTuple]:
         heap += [newest for newest in batch if newest.stored]
     heapq.heapify(heap)
 
-    left = asked.limit
-    while heap and (left is None or left > 0):
-        drawn: list[config.Address] = []
-        for _ in range(CHECKPOINTS_PER_PAGE):
-            if not heap or len(drawn) == left:
-                break
-            newest = heap[0]
-            if address := (yield from _passing(context, newest.thread, asked.matches, newest.stored.pop())):
-                drawn.append(address)
-            if not newest.stored and newest.upper > b"(":
-                newest.fill((yield newest.request(context, lower, what)))
-            if newest.stored:
-                heapq.heapreplace(heap, newest)
-            else:
-                heapq.heappop(heap)
-        by_address: dict[config.Address, CheckpointTuple] = {}
-        for thread in dict.fromkeys(address.thread_id for address in drawn):
-            wanted = [address for address in drawn if address.thread_id == thread]
-            for saved in (yield from _loaded(context, thread, wanted)):
-                by_address[config.address(saved.config)] = saved
-        yield Page([by_address[address] for address in drawn if address in by_address])
-        if left is not None:
-            left -= len(drawn)
+    left, size = asked.limit, min(CHECKPOINTS_PER_PAGE, asked.limit or CHECKPOINTS_PER_PAGE)
+    with Skipping(context.data_keys) as skipping:
+        while heap and (left is None or left > 0):
+            drawn = yield from _drawn(context, heap, size, lower, what, skipping)
+            keys = context.keyspace.keys
+            yield from skipping.load({thread: keys(thread).data_key for thread, _ in drawn})
+            passing: list[config.Address] = []
+            for thread, stored in drawn:
+                passed = yield from skipping.each(thread, _passing(context, thread, asked.matches, stored))
+                passing += [passed] if passed else []
+            passing = passing[:left]
+            by_address: dict[config.Address, CheckpointTuple] = {}
+            for thread in dict.fromkeys(address.thread_id for address in passing):
+                wanted = [address for address in passing if address.thread_id == thread]
+                for saved in (yield from skipping.each(thread, _loaded(context, thread, wanted))) or ():
+                    by_address[config.address(saved.config)] = saved
+            yield Page([by_address[address] for address in passing if address in by_address])
+            if left is not None:
+                left -= len(passing)
+                size = min(CHECKPOINTS_PER_PAGE, 2 * size if len(passing) < len(drawn) else left)
+
+
+def _drawn(
+    context: Context, heap: list[_Newest], size: int, lower: bytes, what: bytes, skipping: Skipping
+) -> Operation[list[tuple[str, Any]]]:
+    """Take up to `size` of the newest checkpoints from the merge, each with its thread."""
+    drawn: list[tuple[str, Any]] = []
+    while heap and len(drawn) < size:
+        newest = heap[0]
+        if newest.thread in skipping:
+            heapq.heappop(heap)
+            continue
+        drawn.append((newest.thread, newest.stored.pop()))
+        if not newest.stored and newest.upper > b"(":
+            newest.fill((yield newest.request(context, lower, what)))
+        if newest.stored:
+            heapq.heapreplace(heap, newest)
+        else:
+            heapq.heappop(heap)
+    return drawn
 
 
 # -- filters on metadata. This process compares them decoded, so values may have any type, and may be encrypted in Redis

@@ -23,8 +23,8 @@ from redis_saver._common.logs import ThrottledLog, log_text
 from redis_saver._engine.requests import Batch, Call, Command, Operation
 from redis_saver._storage import chunks, header
 from redis_saver._storage.context import Context
-from redis_saver._storage.keys import keyed
-from redis_saver.errors import StillNeeded, ThreadBusy, ThreadDamaged, decoding, from_text
+from redis_saver._storage.keys import Skipping, keyed
+from redis_saver.errors import KeyUnavailable, StillNeeded, ThreadBusy, ThreadDamaged, decoding, from_text
 
 NAMES_PER_STEP, WEIGHT_OF_HEADER = 500, 9
 CALLS_PER_PAGE = 200
@@ -66,14 +66,16 @@ def added(total: Pruned, more: Iterable[int]) -> Pruned:
 def prune(context: Context, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Operation[Pruned]:
     """Prune threads, one after the other. If `kept` is None, delete them."""
     total = Pruned()
-    for thread in thread_ids:
-        if kept is None:
-            counted = yield deletion(context, thread, b"count" if dry_run else b"sound")
-            with decoding("the counters of thread {!r}", thread):
-                total = added(total, counted)
-        else:
-            writer = guards.writer_of(context, thread)
-            total = added(total, (yield from _prune_thread(context, thread, kept, writer, dry_run=dry_run)))
+    with Skipping(context.data_keys, names_one=len(thread_ids) == 1) as skipping:
+        for thread in thread_ids:
+            if kept is None:
+                counted = yield deletion(context, thread, b"count" if dry_run else b"sound")
+                with decoding("the counters of thread {!r}", thread):
+                    total = added(total, counted)
+            else:
+                writer = guards.writer_of(context, thread)
+                pruned = _prune_thread(context, thread, kept, writer, dry_run=dry_run)
+                total = added(total, (yield from skipping.each(thread, pruned)) or Pruned())
     return total
 
 
@@ -120,14 +122,24 @@ def delete_for_runs(context: Context, run_ids: Sequence[str], *, force: bool = F
         return
     members, plans = [names.run(run) for run in run_ids], dict[str, Removal]()
     threads, unread = yield from threads_with_runs(context, members)
-    for thread in threads:
-        plans[thread] = yield from removal_of_runs(context, thread, set(members), force=force)
-    for thread, plan in plans.items():
+    unavailable: KeyUnavailable | None = None
+    with Skipping(context.data_keys) as skipping:
+        for thread in threads:
+            removal = removal_of_runs(context, thread, set(members), force=force)
+            try:
+                plan = yield from skipping.each(thread, removal)
+            except KeyUnavailable as raised:  # the other threads come first
+                unavailable = unavailable or raised
+            else:
+                plans |= {} if plan is None else {thread: plan}
+    for thread, planned in plans.items():
         writer = guards.writer_of(context, thread)
-        yield from remove_runs(context, thread, set(members), writer, plan=plan, force=force)
+        yield from remove_runs(context, thread, set(members), writer, plan=planned, force=force)
     for thread, text in unread.items():
         error = from_text(text.decode("utf-8", "backslashreplace"), context.keyspace.keys(thread))
         raise error or ThreadDamaged(f"thread {shown(thread)} cannot be read")
+    if unavailable is not None:
+        raise unavailable
 
 
 def threads_with_runs(context: Context, members: Sequence[bytes]) -> Operation[tuple[list[str], dict[str, bytes]]]:

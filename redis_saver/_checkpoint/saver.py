@@ -36,7 +36,7 @@ from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
 from redis_saver._storage.compression import Compression
 from redis_saver._storage.context import Context
 from redis_saver._storage.encryption import guarded, replaced, unguarded
-from redis_saver._storage.keys import DataKeys
+from redis_saver._storage.keys import DataKeys, skip_counts
 from redis_saver.encryption import Encryption, KeyStatus, Rotated
 
 OwnershipRule: TypeAlias = Literal["optional", "required"]
@@ -236,12 +236,14 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
     def stats(self) -> RedisStats:
         """Return a copy of this process's counters. Nothing is sent."""
         traffic, remembered = self._driver.traffic.numbers(), self._context.chunk_cache.numbers()
-        return RedisStats(self._counting.snapshot(), **traffic, **remembered)
+        unavailable = sum(source.unavailable for source in skip_counts(self._context.data_keys))
+        return RedisStats(self._counting.snapshot(), **traffic, **remembered, unavailable=unavailable)
 
     def _measured(self) -> Measured:
         context, driver = self._context, self._driver
-        sources = driver.traffic, context.chunk_cache
-        return Measured(self._counting, driver.server, "checkpoints", sources, context.keyspace.thread_of_key)
+        sources: list[Any] = [driver.traffic, context.chunk_cache]
+        sources += skip_counts(context.data_keys)
+        return Measured(self._counting, driver.server, "checkpoints", tuple(sources), context.keyspace.thread_of_key)
 
     # -- queries. A saver over two tiers offers them on its `hot`, at the same cost.
 

@@ -31,8 +31,8 @@ from redis_saver.errors import EndpointError
 _CODES = f"""SOURCE and TARGET: {FORMS}. SOURCE may also be {SOURCE_FORMS}. With --store: {STORE_FORMS}.
 
 If LANGGRAPH_AES_KEY is set, encrypted values are read, and all values are written encrypted. With keys, encrypted
-threads in Redis are read, too, and threads are encrypted in a TARGET in Redis. Databases and files get their values as
-without keys.
+threads and items in Redis are read, too, and a TARGET in Redis is encrypted. Databases and files have no keys, so they
+need --plain for what is encrypted.
 
 Exit codes:
     0: the target has everything.
@@ -58,6 +58,7 @@ def _migrate(
     namespace: list[str] | None = typer.Option(None, metavar="LABEL..."),
     ttl: timedelta | None = typer.Option(None, parser=duration),
     replace: Replace | None = None,
+    plain: bool = False,
     dry_run: bool = False,
     keys_file: str | None = None,
     as_json: bool = JSON,
@@ -83,12 +84,16 @@ def _migrate(
             expiry as in the source.
         replace: With --store, replace items with another value in TARGET if they are older there, or always. Default:
             leave and name them.
+        plain: With keys, write TARGET plain. Without it, encrypted threads or items are refused for a TARGET that is
+            not in Redis.
         dry_run: Write nothing, and count what would be written.
     """
     if dry_run and target.startswith("file:"):
         raise EndpointError("--dry-run compares with the target, but a file is always new: leave --dry-run out")
     refuse_embedded(source)
     refuse_embedded(target)
+    encryption = encryption_of(keys_file)
+    of_target = None if plain else encryption
     words, *others = words_of(namespace) or [[]]
     if others:
         again = shown(" ".join(others[0]))
@@ -96,18 +101,18 @@ def _migrate(
     if store or is_file_of_items(source):
         if threads or thread_prefix or sample != SAMPLE:
             raise EndpointError("--thread, --thread-prefix and --sample are only for threads, not for items of a store")
-        there = opened_store(source, target=False, prefix=source_prefix)
-        here = opened_store(target, target=True, prefix=target_prefix)
-        options: dict[str, Any] = {"namespace": labels_of(words), "replace": replace, "ttl": ttl, "dry_run": dry_run}
+        there = opened_store(source, target=False, prefix=source_prefix, encryption=encryption)
+        here = opened_store(target, target=True, prefix=target_prefix, encryption=of_target)
+        options: dict[str, Any] = {"namespace": labels_of(words), "replace": replace, "ttl": ttl}
+        options |= {"plain": plain, "dry_run": dry_run}
         return _move(migrate_items, there, here, options, as_json=as_json)
     if namespace or replace:
         raise EndpointError("--namespace and --replace are only for items of a store: add --store, or leave them out")
     if threads and thread_prefix:
         raise EndpointError("--thread and --thread-prefix: write only one of the two")
-    encryption = encryption_of(keys_file)
     there = opened(source, target=False, prefix=source_prefix, encryption=encryption)
-    here = opened(target, target=True, prefix=target_prefix, ttl=ttl, encryption=encryption)
-    options = {"threads": threads, "thread_prefix": thread_prefix, "sample": sample, "dry_run": dry_run}
+    here = opened(target, target=True, prefix=target_prefix, ttl=ttl, encryption=of_target)
+    options = {"threads": threads, "thread_prefix": thread_prefix, "sample": sample, "plain": plain, "dry_run": dry_run}
     return _move(migrate, there, here, options, as_json=as_json)
 
 
@@ -128,7 +133,7 @@ def _export(target: str, **words: Any) -> int:
     return _migrate(target=f"file:{target.removeprefix('file:')}", **words)
 
 
-@command("import", _CODES, like=_migrate, fixed={"store": False, "source_prefix": None})
+@command("import", _CODES, like=_migrate, fixed={"store": False, "source_prefix": None, "plain": False})
 def _import(source: str, **words: Any) -> int:
     """Read threads, or the items of a store, from a file that export wrote.
 

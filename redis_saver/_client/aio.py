@@ -12,10 +12,11 @@ from operator import length_hint
 from typing import Any
 
 from redis_saver._client import clients, loops
+from redis_saver._client.asking import aask_all
 from redis_saver._client.base import RedisDriver
 from redis_saver._client.link import ALONE, Exchange, Link, Newcomer, Send, Together, Tries, as_command, name_of
 from redis_saver._common import forks
-from redis_saver._engine.requests import Argument, Ask, Batch, Call, Command, Request, Sleep, T, key_of
+from redis_saver._engine.requests import Argument, Ask, AskAll, Batch, Call, Command, Request, Sleep, T, key_of
 from redis_saver._engine.runner import arun
 
 REQUESTS_PER_PIPELINE = 64
@@ -96,6 +97,8 @@ class Batcher:
             return asyncio.sleep(request.seconds)
         if isinstance(request, Ask):
             return request.aask(*request.arguments)
+        if isinstance(request, AskAll):
+            return aask_all(request.questions)
         link = self.link
         if not link.is_plain:
             request = link.on_primary(request)

@@ -9,10 +9,11 @@ from operator import length_hint
 from typing import Any
 
 from redis_saver._client import clients
+from redis_saver._client.asking import ask_all
 from redis_saver._client.base import RedisDriver
 from redis_saver._client.link import Link, Send, Together
 from redis_saver._common import forks
-from redis_saver._engine.requests import Ask, Call, Request, Sleep
+from redis_saver._engine.requests import Ask, AskAll, Call, Request, Sleep
 from redis_saver._engine.runner import BlockingDriver, run
 from redis_saver._engine.stats import size_of_reply
 
@@ -80,6 +81,8 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
             return time.sleep(request.seconds)
         if isinstance(request, Ask):
             return request.ask(*request.arguments)
+        if isinstance(request, AskAll):
+            return ask_all(request.questions)
         link = self._link or self.link
         if type(request) is not Call or not link.is_plain or link.is_cluster:
             return run(link.answer(request), self._carry_out)

@@ -71,6 +71,12 @@ class Ask(NamedTuple):
     arguments: Sequence[Any]
 
 
+class AskAll(NamedTuple):
+    """Ask the provider of keys several questions, some at the same time. Reply: a list of its answers and errors."""
+
+    questions: Sequence[Ask]
+
+
 class Page(Generic[T]):
     """Results of an operation that streams. Reply: None."""
 
@@ -78,7 +84,7 @@ class Page(Generic[T]):
         self.items = items
 
 
-Request: TypeAlias = Call | Command | Batch | Scan | ToEach | Sleep | Ask
+Request: TypeAlias = Call | Command | Batch | Scan | ToEach | Sleep | Ask | AskAll
 
 
 @overload

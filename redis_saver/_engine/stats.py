@@ -72,6 +72,9 @@ class RedisStats(TrafficStats):
     """Number of cache hits: puts and reads of a saver by thread, or reads of a store by partition."""
     cache_misses: int = 0
     """Number of cache misses."""
+    unavailable: int = 0
+    """Number of threads or partitions that calls over several skipped, because their keys were unavailable. Needs
+    `Encryption(..., on_unavailable="skip")`."""
 
 
 Around: TypeAlias = "Callable[[Generator[Any, Any, Any]], Generator[Any, Any, Any]]"

@@ -177,7 +177,7 @@ class Source:
     # -- checkpoints
 
     def export(self, thread: str, folder: Path) -> Path:
-        """Write a thread in Redis to a file that `redis-saver import` reads. Cost: a round trip for each checkpoint.
+        """Write a thread in Redis, plain, to a file that `redis-saver import` reads. One round trip for each checkpoint.
 
         Raises:
             EndpointError: The thread could not be moved unchanged.
@@ -185,7 +185,7 @@ class Source:
         path, serde = folder / "thread", OpaqueSerializer()
         saver = with_context(self._hot, self._context._replace(serde=serde))
         with ThreadFile.opened(path, serde, target=True) as target:
-            report = migrate(saver, target, threads=[thread], sample=0)
+            report = migrate(saver, target, threads=[thread], sample=0, plain=True)
         if report.failed:
             raise EndpointError("; ".join(report.failed))
         return path

@@ -49,6 +49,8 @@ class Endpoint(ABC):
     """Name in messages, without a password."""
     failures: tuple[type[Exception], ...] = ()
     """Errors of a server that fails or cannot be reached."""
+    encrypts: bool = False
+    """True if it stores values encrypted."""
     refusals: tuple[type[Exception], ...] = (TypeError, ValueError, OverflowError, NotImplementedError, LookupError)
     """Errors of a single value or name that cannot be stored or read."""
 
@@ -83,6 +85,10 @@ class Source(Endpoint):
 
     @abstractmethod
     def _outline(self, thread: str) -> ThreadOutline: ...
+
+    def first_encrypted(self, threads: Sequence[str]) -> str | None:  # noqa: ARG002
+        """Return one of these threads that is encrypted with keys of ours, or None."""
+        return None
 
     def records(self, thread: str, wanted: Mapping[CheckpointKey, Entry]) -> Iterator[Record]:
         """Iterate over these checkpoints of an outline, in this order. Deleted ones are skipped."""
@@ -167,6 +173,10 @@ class Items(Endpoint):
     @abstractmethod
     def items(self, labels: tuple[str, ...]) -> Iterator[ItemOrError]:
         """Iterate over the items of a namespace and its children. An error takes the place of an unreadable item."""
+
+    def first_encrypted(self, labels: tuple[str, ...]) -> str | None:  # noqa: ARG002
+        """Return a partition with such namespaces that is encrypted with keys of ours, or None."""
+        return None
 
     @abstractmethod
     def look_up(self, items: Sequence[StoredItem]) -> list[ItemOrError | None]:

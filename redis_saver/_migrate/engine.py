@@ -26,11 +26,12 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions
 from redis_saver._checkpoint.comparing import Record, Task, difference
 from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._common.display import shown
-from redis_saver._migrate.endpoints import Entry, ItemOrError, Items, Source, Target, ThreadOutline, item_name
+from redis_saver._migrate.endpoints import Endpoint, Entry, ItemOrError, Items, Source, Target, ThreadOutline, item_name
 from redis_saver._migrate.foreign import ForeignSource
 from redis_saver._migrate.savers import as_endpoint, check_empty
-from redis_saver._migrate.stores import same_value
+from redis_saver._migrate.stores import as_items, same_value
 from redis_saver._storage.opaque import Opaque, fingerprint
+from redis_saver._store.store import Store
 from redis_saver._store.writing import StoredItem
 from redis_saver.errors import EndpointError, RedisSaverError, ThreadMigrationError
 
@@ -106,6 +107,7 @@ def migrate(
     threads: Collection[str] | None = None,
     thread_prefix: str = "",
     sample: int = SAMPLE,
+    plain: bool = False,
     dry_run: bool = False,
     progress: Callable[[Report], None] | None = None,
 ) -> Report:
@@ -124,6 +126,8 @@ def migrate(
         thread_prefix: Beginning of the names of the threads to copy.
         sample: Number of checkpoints per copied thread to read again and compare in full: the newest one, and others at
             random.
+        plain: True to copy threads that are encrypted with keys of ours to a target that stores them plain. By default
+            that raises `EndpointError`.
         dry_run: True to count the threads and checkpoints to copy, and write nothing.
         progress: Called with the report after each checkpoint and each thread.
 
@@ -134,7 +138,8 @@ def migrate(
         ValueError: `sample` is negative, or both `threads` and `thread_prefix` are given. Nothing was read.
         TypeError: Source or target is neither a saver nor from `opened`, or `threads` is not a collection of str.
         EndpointError: Source or target failed. Or the source has no thread, but its server has threads under another
-        prefix, or of another package's saver. Run the migration again to continue.
+        prefix, or of another package's saver. Run the migration again to continue. Or an encrypted thread would become
+        plain, without `plain`. Then nothing was written.
     """
     if sample < 0:
         raise ValueError(f"sample={shown(sample)}: write a number of checkpoints per thread; 0 compares none")
@@ -148,6 +153,8 @@ def migrate(
         names = sorted(name for name in all_names if name.startswith(thread_prefix))
     else:
         names = _checked_names(threads, thread_prefix)
+    if not (plain or writer.encrypts):
+        _refuse_plain(reader, writer, "thread", reader.first_encrypted(names))
     report = Report(total=len(names))
     show = progress or (lambda _: None)
     moves = (_Move(reader, writer, name, report, show, sample, dry_run, threads is not None).run for name in names)
@@ -161,6 +168,7 @@ async def amigrate(
     threads: Collection[str] | None = None,
     thread_prefix: str = "",
     sample: int = SAMPLE,
+    plain: bool = False,
     dry_run: bool = False,
     progress: Callable[[Report], None] | None = None,
 ) -> Report:
@@ -175,6 +183,7 @@ async def amigrate(
         threads: As in `migrate`.
         thread_prefix: As in `migrate`.
         sample: As in `migrate`.
+        plain: As in `migrate`.
         dry_run: As in `migrate`.
         progress: As in `migrate`. It is called in the worker thread.
 
@@ -192,8 +201,8 @@ async def amigrate(
         if stopped.is_set():
             raise _Stopped
 
-    options = {"threads": threads, "thread_prefix": thread_prefix, "sample": sample, "dry_run": dry_run}
-    work = partial(migrate, source, target, **options, progress=watched)  # type: ignore[arg-type]
+    options = {"threads": threads, "thread_prefix": thread_prefix, "plain": plain, "dry_run": dry_run}
+    work = partial(migrate, source, target, sample=sample, **options, progress=watched)  # type: ignore[arg-type]
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)
@@ -209,12 +218,13 @@ class _Stopped(BaseException):
 
 
 def migrate_items(
-    source: Items,
-    target: Items,
+    source: Store[Any] | Items,
+    target: Store[Any] | Items,
     *,
     namespace: tuple[str, ...] = (),
     replace: Replace | None = None,
     ttl: timedelta | None = None,
+    plain: bool = False,
     dry_run: bool = False,
     progress: Callable[[ItemsReport], None] | None = None,
 ) -> ItemsReport:
@@ -224,12 +234,15 @@ def migrate_items(
     is not written. Vectors are not copied.
 
     Args:
-        source: A source from `opened_store`.
-        target: A target from `opened_store`.
+        source: A `RedisStore` or `AsyncRedisStore`, or a source from `opened_store`. A store's values pass through its
+            serializer and the target's. `opened_store` keeps their bytes.
+        target: A store, or a target from `opened_store`.
         namespace: First labels of the namespaces to copy.
         replace: What to do if the target has another value. None keeps the target's item and reports a conflict.
             `"older"` replaces it if it was put before the source's item. `"all"` always replaces it.
         ttl: New TTL of the copies, instead of their remaining TTL.
+        plain: True to copy items that are encrypted with keys of ours to a target that stores them plain. By default
+            that raises `EndpointError`.
         dry_run: True to count the items to write, and write nothing.
         progress: Called with the report after each batch.
 
@@ -238,14 +251,32 @@ def migrate_items(
 
     Raises:
         ValueError: `replace` has another value. Nothing was read.
-        EndpointError: Source or target failed. Run the migration again to continue.
+        TypeError: Source or target is neither a `RedisStore` nor from `opened_store`.
+        EndpointError: Source or target failed. Run the migration again to continue. Or an encrypted item would become
+        plain, without `plain`. Then nothing was written.
     """
     if replace not in (None, "older", "all"):
         raise ValueError(f"replace={shown(replace)}: write 'older', 'all', or None")
+    reader, writer = as_items("source", source), as_items("target", target)
+    if not (plain or writer.encrypts):
+        _refuse_plain(reader, writer, "partition", reader.first_encrypted(namespace))
     report = ItemsReport()
-    move = _ItemsMove(target, replace, ttl, dry_run, report)
-    batches = _batches(move.readable(source.items(namespace)))
+    move = _ItemsMove(writer, replace, ttl, dry_run, report)
+    batches = _batches(move.readable(reader.items(namespace)))
     return _run((partial(move.run, batch) for batch in batches), report, progress or (lambda _: None))
+
+
+def _refuse_plain(source: Endpoint, target: Endpoint, what: str, encrypted: str | None) -> None:
+    """Refuse a migration that would store encrypted values plain.
+
+    Raises:
+        EndpointError: There is something encrypted.
+    """
+    if encrypted is not None:
+        raise EndpointError(
+            f"{what} {shown(encrypted)} of {source.name} is encrypted, and {target.name} would store it plain. Nothing "
+            "was written. If that is wanted, add --plain, in Python plain=True. A target in Redis encrypts with keys"
+        )
 
 
 def _run(moves: Iterable[Callable[[], None]], report: _R, progress: Callable[[_R], None]) -> _R:

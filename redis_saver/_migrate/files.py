@@ -43,6 +43,7 @@ from zlib import crc32
 import ormsgpack
 from langgraph.checkpoint.base import ChannelVersions
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from pydantic import Field, StrictBytes, StrictInt, StrictStr, TypeAdapter, ValidationError
 from typing_extensions import Self, TypedDict
 
@@ -104,6 +105,7 @@ class _File:
     def __init__(self, name: str, file: BinaryIO, serde: SerializerProtocol) -> None:
         self.name, self._file, self._serde = name, file, serde
         self._counts: Counter[str] = Counter()
+        self.encrypts: bool = isinstance(serde, EncryptedSerializer)
 
     @classmethod
     @contextmanager

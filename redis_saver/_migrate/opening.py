@@ -27,7 +27,7 @@ from redis_saver._migrate.foreign import ForeignSource, RedisDocuments, ValkeySt
 from redis_saver._migrate.savers import endpoint_of
 from redis_saver._migrate.stores import OurItems, PostgresItems
 from redis_saver._storage.opaque import OpaqueSerializer
-from redis_saver._store.store import RedisStore
+from redis_saver._store.store import RedisStore, context_of
 from redis_saver.encryption import Encryption
 from redis_saver.errors import EndpointError, RedisSaverError
 
@@ -112,7 +112,9 @@ def opened(
     return _opened(wanted, _OPENERS, forms)
 
 
-def opened_store(url: str, *, target: bool, prefix: str | None = None) -> AbstractContextManager[Any]:
+def opened_store(
+    url: str, *, target: bool, prefix: str | None = None, encryption: Encryption | None = None
+) -> AbstractContextManager[Any]:
     """Open a source or a target for `migrate_items`. A file is complete when the `with` block exits.
 
     Values keep the bytes that are stored, so their classes need not be installed. A `PostgresStore` keeps JSON. If
@@ -123,13 +125,15 @@ def opened_store(url: str, *, target: bool, prefix: str | None = None) -> Abstra
         url: `redis://...` and the other forms of `RedisStore.from_conn_string`, `postgresql://...`, `file:PATH`.
         target: True for a target. A source must exist, and is not changed.
         prefix: Beginning of all keys in Redis; by default `langgraph`.
+        encryption: Keys of encrypted items in Redis. A source in Redis may have encrypted and plain partitions; items
+            that are written to Redis are encrypted, by these keys alone. Postgres and files have no keys.
 
     Raises:
         EndpointError: The URL is invalid, its server or file cannot be opened, or a package is missing. The message
             contains no password.
     """
     forms = f"store, or a file of items: write {STORE_FORMS}"
-    return _opened(_Wanted(url, target, prefix), _STORE_OPENERS, forms)
+    return _opened(_Wanted(url, target, prefix, encryption=encryption), _STORE_OPENERS, forms)
 
 
 @contextmanager
@@ -287,9 +291,12 @@ _OPENERS: Mapping[str, _Opener] = {
 
 
 def _open_our_store(wanted: _Wanted, stack: ExitStack) -> OurItems:
-    settings: Any = {"cache_bytes": 0, "require_encryption": False}
-    context = RedisStore.from_conn_string(wanted.url, serde=serializer(), prefix=wanted.our_prefix, **settings)
+    settings: Any = {"cache_bytes": 0, "require_encryption": False, "encryption": wanted.encryption}
+    serde = OpaqueSerializer() if wanted.encryption and wanted.target else serializer()
+    context = RedisStore.from_conn_string(wanted.url, serde=serde, prefix=wanted.our_prefix, **settings)
     store = stack.enter_context(context)
+    values = context_of(store).values._replace(reads_plain_threads=True)
+    store._context = store._context._replace(values=values)  # noqa: SLF001
     store.setup()
     return OurItems(store, wanted.name)
 

@@ -21,11 +21,13 @@ from langgraph.checkpoint.base import (
     get_serializable_checkpoint_metadata,
 )
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from redis_saver._checkpoint import listing
 from redis_saver._checkpoint.comparing import Record, Task, record
 from redis_saver._checkpoint.retention import CheckpointKey, read_references
+from redis_saver._checkpoint.rotating import key_holder
 from redis_saver._checkpoint.saver import Saver, context_of, driver_of
 from redis_saver._client.base import RedisDriver
 from redis_saver._client.sync import SyncDriver
@@ -40,6 +42,8 @@ from redis_saver._storage import codec
 from redis_saver._storage.chunks import Write
 from redis_saver._storage.context import Context
 from redis_saver._storage.keys import keyed
+from redis_saver._storage.rewrapping import first_encrypted
+from redis_saver.encryption import ColdSerializer
 from redis_saver.errors import EndpointError, ThreadMigrationError
 
 _OUR_DATA = re.compile(rb"([^{}]+):\{[^{}]*\}:data", re.DOTALL)
@@ -110,6 +114,13 @@ class SaverEndpoint(Target):
         self.saver = saver
         self.name: str = name or type(saver).__name__
         self.text_versions: bool = isinstance(saver.get_next_version(None, None), str)
+        hot = getattr(saver, "hot", saver)  # of a saver over two tiers
+        self._has_keys: bool = isinstance(hot, Saver) and context_of(hot).data_keys is not None
+        self.encrypts: bool = self._has_keys or isinstance(saver.serde, EncryptedSerializer)
+
+    def first_encrypted(self, threads: Sequence[str]) -> str | None:
+        """Return one of these threads that is encrypted: over two tiers, and of a `ColdSerializer`, all are."""
+        return next(iter(threads), None) if self._has_keys or isinstance(self.saver.serde, ColdSerializer) else None
 
     def _threads(self) -> Iterable[str]:
         return (config.thread_id(saved.config) for saved in self.saver.list(None))
@@ -155,6 +166,12 @@ class OurEndpoint(SaverEndpoint):
         self.failures = self.driver.failures
         self._context = context_of(saver)
         self.prefix: str = self._context.keyspace.prefix
+
+    def first_encrypted(self, threads: Sequence[str]) -> str | None:
+        """Return one of these threads that has a data key. One round trip for 500 threads, if the saver has keys."""
+        holders = [key_holder(self._context, thread) for thread in threads if self._has_keys]
+        with self.doing("the threads"):
+            return driver_of(self.saver).run(first_encrypted("thread", holders))
 
     def _threads(self) -> Iterable[str]:
         return driver_of(self.saver).stream(listing.scan_threads(self._context))
@@ -204,7 +221,7 @@ def _read_writes(
     for (task_id, _), end, stored in zip(tasks, ends, values, strict=True):
         flat += (names.component(task_id) + end, stored) if stored is not None else ()
     writes: dict[Task, Write] = {}
-    for write in codec.decode_writes(context, flat, Address(thread, *key)):
+    for write in codec.decode_writes(context, flat, Address(thread, *key), is_whole=False):
         writes.setdefault((write.task_id, min(write.idx, 0)), write)
     return writes
 

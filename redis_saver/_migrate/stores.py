@@ -9,12 +9,16 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+
 from redis_saver import errors
-from redis_saver._common.display import error_text
+from redis_saver._common.display import error_text, kind_of
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, member
 from redis_saver._engine.requests import Operation, T
 from redis_saver._migrate.endpoints import ItemOrError, Items, NotStored, item_name, not_moved
 from redis_saver._storage import opaque
+from redis_saver._storage.encryption import unguarded
+from redis_saver._storage.rewrapping import Holder, first_encrypted
 from redis_saver._store import namespaces, writing
 from redis_saver._store.context import StoreContext
 from redis_saver._store.reading import list_fields
@@ -22,7 +26,10 @@ from redis_saver._store.scripts import together
 from redis_saver._store.store import Store, context_of, driver_of
 from redis_saver._store.writing import Import, StoredItem
 
-_OF_ONE_PARTITION = (errors.StoreDamaged, errors.KeyConflict, errors.UnsupportedFormat, errors.StoreBusy)
+_OF_ONE_PARTITION = (
+    *(errors.StoreDamaged, errors.KeyConflict, errors.UnsupportedFormat, errors.StoreBusy),
+    *(errors.KeyMismatch, errors.KeyUnavailable, errors.DecodeError),
+)
 """Errors of a single partition. Items of other partitions are still moved."""
 _NOT_TEXT = re.compile("[\0\ud800-\udfff]")
 """Characters that Postgres does not take."""
@@ -71,6 +78,22 @@ def same_value(mine: Any, theirs: Any) -> bool:
     return True
 
 
+def as_items(role: str, value: Any) -> Items:
+    """Turn an argument of `migrate_items` into an endpoint, unless it is one already.
+
+    Raises:
+        TypeError: The argument is neither a store of ours nor an endpoint.
+    """
+    if isinstance(value, Store):
+        return OurItems(value, type(value).__name__)
+    if isinstance(value, Items):
+        return value
+    hint = "open the store's URL by `with opened_store(url, target=...) as ...`"
+    raise TypeError(
+        f"{role}: {kind_of(value)}; migrate_items takes a RedisStore or the value of opened_store(): {hint}"
+    )
+
+
 class OurItems(Items):
     """A `RedisStore`."""
 
@@ -79,6 +102,8 @@ class OurItems(Items):
         self.store, self.name = store, name
         self._context: StoreContext = context_of(store)
         self.failures = driver_of(store).failures
+        self._has_keys: bool = self._context.values.data_keys is not None
+        self.encrypts: bool = self._has_keys or isinstance(unguarded(self._context.values.serde), EncryptedSerializer)
         self.count: Callable[[tuple[str, ...]], int] = store.count
         self.delete_namespace: Callable[[tuple[str, ...]], int] = store.delete_namespace
 
@@ -114,6 +139,12 @@ class OurItems(Items):
                     yield from (item for item in page if item is not None)
             except _OF_ONE_PARTITION as error:  # noqa: PERF203
                 yield error
+
+    def first_encrypted(self, labels: tuple[str, ...]) -> str | None:
+        """Return a partition that has a data key. One round trip for 500 partitions, if the store has keys."""
+        partitions = self._partitions(labels) if self._has_keys else ()
+        holders = [Holder(partition.name, partition.keys[:1]) for partition in partitions]
+        return self._run(first_encrypted("store", holders))
 
     def _partitions(self, labels: tuple[str, ...]) -> Iterator[Partition]:
         page = self._run(namespaces.partition_page(self._context, labels))

@@ -28,7 +28,7 @@ from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first, pack
 from redis_saver._storage.sealing import ENCRYPTED, SEALED
 from redis_saver._store.context import namespace_and_key
-from redis_saver.errors import decoding_item, encoding
+from redis_saver.errors import IsEncrypted, decoding_item, encoding
 
 _HEAD = re.compile(rb"([0-9]{1,16}) ([0-9]{1,16}) ([0-9]{1,15}) ([0-9a-f]+) ")
 _PLAIN = b"7:msgpack"
@@ -102,7 +102,7 @@ class Entry:
             return context.serde.loads_typed(("msgpack", data[len(_PLAIN) :]))
         kind, start = first(data)
         if kind.endswith(SEALED):
-            raise ValueError(ENCRYPTED)
+            raise IsEncrypted(ENCRYPTED)
         kind, data = compression.original(kind, data[start:], Allowance(context.limits, "a store"))
         return context.serde.loads_typed((names.decode(kind), data))
 

@@ -13,9 +13,9 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 from redis_saver._common.display import shown
 from redis_saver._common.store_names import Partition, document_keys
+from redis_saver._engine import lockstep
 from redis_saver._engine.replies import StoreReply
-from redis_saver._engine.requests import Argument, Ask, Batch, Call, Operation, T
-from redis_saver._engine.runner import Pump
+from redis_saver._engine.requests import Argument, Call, Operation, T
 from redis_saver._engine.scripts import Script, load
 from redis_saver._storage.keys import with_key
 from redis_saver._store.context import StoreContext, document_tags
@@ -27,8 +27,6 @@ LATE = 30.0
 """Seconds after which a token may be stale: half the time for which an emptied partition refuses old tokens."""
 MAX_ANNOUNCED = 20
 """Maximum number of announcements per call."""
-MAX_TOGETHER = 256
-"""Maximum number of operations whose requests are sent together."""
 P = ParamSpec("P")
 _LETTERS: Mapping[type, str] = defaultdict(lambda: "?", {bytes: "b", int: "i", type(None): "n"})
 """Letters of types. The letters of a reply's values have to match its pattern."""
@@ -234,7 +232,7 @@ def _with_documents(
     return (*partition.keys, *document_keys(partition, fields)), (*arguments, *tags)
 
 
-def windows(items: Sequence[T], size: int = MAX_TOGETHER) -> list[Sequence[T]]:
+def windows(items: Sequence[T], size: int = lockstep.MAX_TOGETHER) -> list[Sequence[T]]:
     """Cut a sequence into parts of up to `size` items."""
     return [items[start : start + size] for start in range(0, len(items), size)]
 
@@ -255,38 +253,4 @@ def refresh_ttls(context: StoreContext, hits: Iterable[Hit]) -> Operation[None]:
 
 def together(context: StoreContext, operations: Sequence[Operation[T]]) -> Operation[list[T]]:
     """Run operations in lockstep, and send their requests of the same step as one batch. Return their results."""
-    if len(operations) == 1:
-        return [(yield from operations[0])]
-    results: list[Any] = [None] * len(operations)
-    for start in range(0, len(operations), MAX_TOGETHER):
-        running = dict(enumerate(map(Pump, operations[start : start + MAX_TOGETHER]), start))
-        replies: dict[int, Any] = dict.fromkeys(running)
-        while running:
-            requests = {}
-            for position, pump in list(running.items()):
-                pump.reply = replies[position]
-                for request in pump:
-                    if not isinstance(request, Ask):
-                        requests[position] = request
-                        break
-                    with pump:  # an error is raised in this operation alone
-                        pump.reply = yield request
-                else:
-                    results[position] = pump.result
-                    del running[position]
-            replies = yield from _answers(context, requests)
-    return results
-
-
-def _answers(context: StoreContext, requests: Mapping[int, Any]) -> Operation[dict[int, Any]]:
-    replies: dict[int, Any] = {}
-    if context.is_replicated or len(requests) <= 1:  # WAIT travels with a single script
-        for position, request in requests.items():
-            replies[position] = yield request
-        return replies
-    parts = [request.requests if isinstance(request, Batch) else (request,) for request in requests.values()]
-    answers = iter((yield Batch([request for part in parts for request in part])))
-    for (position, request), part in zip(requests.items(), parts, strict=True):
-        own = [next(answers) for _ in part]
-        replies[position] = own if isinstance(request, Batch) else own[0]
-    return replies
+    return lockstep.together(operations, scripts_alone=context.is_replicated)

@@ -20,6 +20,7 @@ from redis_saver._common import config
 from redis_saver._common.display import shown
 from redis_saver._common.store_names import PARTITION_LABELS
 from redis_saver._engine.requests import Operation
+from redis_saver._storage.keys import Skipping
 from redis_saver._store import namespaces, reading, server_search
 from redis_saver._store.context import Place, StoreContext, check_labels, namespace_and_key
 from redis_saver._store.index_config import Texts
@@ -103,16 +104,20 @@ def _best(context: StoreContext, labels: tuple[str, ...], wanted: _Search) -> Op
     if len(labels) >= PARTITION_LABELS:
         return (yield from _best_of_partition(context, context.places.of(labels), wanted)) or []
     best: list[Hit] = []
-    for window in windows((yield from namespaces.partitions(context, labels))):
-        searches = [_best_of_partition(context, Place(partition, b""), wanted) for partition, _ in window]
-        empty = []
-        for (partition, token), hits in zip(window, (yield from together(context, searches)), strict=True):
-            best += hits or ()
-            if hits is None:
-                empty.append(clean(context, partition, token))
-        yield from together(context, empty)
-        with reading_store(context.keyspace.directory[0]):
-            best = heapq.nsmallest(wanted.most, best, key=lambda hit: hit.order)
+    with Skipping(context.values.data_keys) as skipping:
+        for window in windows((yield from namespaces.partitions(context, labels))):
+            searches = [
+                skipping.each(partition.name, _best_of_partition(context, Place(partition, b""), wanted))
+                for partition, _ in window
+            ]
+            empty = []
+            for (partition, token), hits in zip(window, (yield from together(context, searches)), strict=True):
+                best += hits or ()
+                if hits is None and partition.name not in skipping:
+                    empty.append(clean(context, partition, token))
+            yield from together(context, empty)
+            with reading_store(context.keyspace.directory[0]):
+                best = heapq.nsmallest(wanted.most, best, key=lambda hit: hit.order)
     return best
 
 

@@ -40,7 +40,7 @@ from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
 from redis_saver._storage.compression import Compression
 from redis_saver._storage.context import Context
 from redis_saver._storage.encryption import guarded
-from redis_saver._storage.keys import DataKeys
+from redis_saver._storage.keys import DataKeys, skip_counts
 from redis_saver._storage.rewrapping import Rotates, rotate, status
 from redis_saver._store import index_config, namespaces, searching, server_search
 from redis_saver._store.context import Places, Remembered, StoreContext
@@ -419,10 +419,11 @@ class Store(Rotates, BaseStore, Generic[ClientT]):
     def stats(self) -> RedisStats:
         """Return a copy of this process's counters. Nothing is sent."""
         traffic, remembered = self._driver.traffic.numbers(), self._context.remembered.numbers()
-        return RedisStats(self._counting.snapshot(), **traffic, **remembered)
+        unavailable = sum(source.unavailable for source in skip_counts(self._context.values.data_keys))
+        return RedisStats(self._counting.snapshot(), **traffic, **remembered, unavailable=unavailable)
 
     def _measured(self) -> Measured:
-        sources = self._driver.traffic, self._context.remembered
+        sources: Any = self._driver.traffic, self._context.remembered, *skip_counts(self._context.values.data_keys)
         return Measured(self._counting, self._driver.server, "items", sources)
 
     def _key_status_gen(self) -> Operation[KeyStatus]:

@@ -24,7 +24,7 @@ from redis_saver._storage.sealing import ENCRYPTED, SEALED
 from redis_saver._store.context import namespace_and_key
 from redis_saver._store.index_config import Distance, Texts, check_paths, server_index
 from redis_saver._store.items import seal, unseal
-from redis_saver.errors import decoding_item, encoding
+from redis_saver.errors import IsEncrypted, decoding_item, encoding
 
 Rows: TypeAlias = NDArray[np.float32]
 """Vectors as rows: `(vectors, dims)`."""
@@ -383,7 +383,7 @@ class Embedder:
         framed = unseal(context, field, put, framed, b"vectors")
         kind, start = framing.first(framed)
         if kind.endswith(SEALED):
-            raise ValueError(ENCRYPTED)
+            raise IsEncrypted(ENCRYPTED)
         data = context.serde.loads_typed((names.decode(kind), framed[start:]))
         if not isinstance(data, bytes):
             raise ValueError(f"they are {kind_of(data)}, and not bytes")  # noqa: TRY004 - it becomes a DecodeError

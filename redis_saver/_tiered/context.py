@@ -223,10 +223,9 @@ def task_paths_in_hot(hot: Context, thread: str, checkpoints: Iterable[Checkpoin
         suffixes += map(names.component, tasks)
         fields = [writes_of(address) + suffix for suffix in suffixes]
         records = yield Command(("HMGET", data, *fields))
-        for suffix, record in zip(suffixes, records, strict=True):
-            if record is not None:
-                for write in codec.decode_writes(hot, (suffix, record), address):
-                    paths[ns, checkpoint_id, write.task_id] = write.task_path
+        there = [part for pair in zip(suffixes, records, strict=True) if pair[1] is not None for part in pair]
+        for write in codec.decode_writes(hot, there, address):
+            paths[ns, checkpoint_id, write.task_id] = write.task_path
     return paths
 
 

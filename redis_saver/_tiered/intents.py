@@ -18,6 +18,7 @@ from redis_saver._common.logs import ThrottledLog, log_text
 from redis_saver._common.names import TierKeys
 from redis_saver._engine.replies import IntentReply, RepairReply
 from redis_saver._engine.requests import Call, Operation, Sleep, T
+from redis_saver._storage.keys import Skipping
 from redis_saver._tiered import context, flushing, scripts
 from redis_saver._tiered.context import Fill, Tiers, release
 from redis_saver._tiered.flushing import DELETIONS_KEPT, busy, flush_now
@@ -208,10 +209,12 @@ def enroll(tiers: Tiers, thread: str | None) -> Tiered[None]:
     """Enroll a thread that is older than the tiers. None: enroll all such threads."""
     try:
         names = [thread] if thread is not None else (yield from listing.collect(listing.scan_threads(tiers.hot)))
-        for name in dict.fromkeys(names):
-            keys = tiers.hot.keyspace.tier_keys(name)
-            if (yield Call(scripts.ENROLL, (keys.index_key, keys.data_key, keys.intents, keys.dirty, keys.flush), ())):
-                yield from _flush_enrolled(tiers, name)
+        with Skipping(tiers.hot.data_keys, names_one=thread is not None) as skipping:
+            for name in dict.fromkeys(names):
+                keys = tiers.hot.keyspace.tier_keys(name)
+                script_keys = (keys.index_key, keys.data_key, keys.intents, keys.dirty, keys.flush)
+                if (yield Call(scripts.ENROLL, script_keys, ())):
+                    yield from skipping.each(name, _flush_enrolled(tiers, name))
     except HotFailed:
         tiers.counts.bypasses += 1
 

@@ -22,6 +22,7 @@ from redis_saver._engine.requests import Argument, Batch, Call
 from redis_saver._storage import codec
 from redis_saver._storage.context import Context
 from redis_saver._storage.keys import with_key
+from redis_saver._storage.sealing import SpecialCall
 from redis_saver._tiered import context, requests, scripts
 from redis_saver._tiered.context import HOT_CANNOT_HAVE, WHOLE, Fill, Tiers, for_cold, newest_of, writes_of
 from redis_saver._tiered.flushing import busy, flush_now, until_busy
@@ -178,7 +179,7 @@ def fill_arguments(
         member = names.task(ns, checkpoint_id, task)
         if hot.cipher is not None:
             regular = hot.cipher.seal_writes(member, regular)
-            special = {index: hot.cipher.seal_writes(member, [record])[0] for index, record in special.items()}
+            special = hot.cipher.seal_special(member, special, SpecialCall.new(special, ()))
         if regular:
             records += (member, b"".join(regular), len(regular))
         for index, record in special.items():

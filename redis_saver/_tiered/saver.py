@@ -27,6 +27,7 @@ from redis_saver._engine.runner import Driver
 from redis_saver._engine.stats import Counting
 from redis_saver._serde.serializer import safe
 from redis_saver._storage.context import Context
+from redis_saver._storage.envelopes import EnvelopeSerializer
 from redis_saver._storage.rewrapping import Rotates
 from redis_saver._tiered import listing, reading, sealing, thread_info, threads, writing
 from redis_saver._tiered.backlog import ColdHistory, FlushQueue, Stats, what_is_left
@@ -154,10 +155,10 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
     _expire_gen = as_method(threads.expire)
 
     def _key_status_gen(self) -> Tiered[KeyStatus]:
-        return sealing.key_status(self._context, self.cold.serde)
+        return sealing.key_status(self._context, EnvelopeSerializer(self.cold.serde))
 
     def _rotate_keys_gen(self) -> Tiered[Rotated]:
-        return sealing.rotate_keys(self._context, self.cold.serde)
+        return sealing.rotate_keys(self._context, EnvelopeSerializer(self.cold.serde))
 
     def _get_ttl_gen(self, thread_id: str) -> Operation[timedelta | None]:
         return hot_threads.get_ttl(self._context.hot, thread_id)

@@ -1,7 +1,7 @@
 """Encryption of cold: the calls of cold, with envelopes in place of values and metadata (`_storage/envelopes.py`).
 
 The driver runs these operations in place of the calls. So cold never gets a plain value, whoever writes, and nobody
-uses a value of cold before it is opened at its place.
+decodes a value of cold before it is opened at its place: cold itself does not, either (`guarding.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -28,23 +29,35 @@ from redis_saver._checkpoint.delta import COUNTERS
 from redis_saver._checkpoint.listing import compile_filter
 from redis_saver._common import config as configs
 from redis_saver._common.display import shown
+from redis_saver._engine.lockstep import together
 from redis_saver._engine.requests import Command
 from redis_saver._storage.context import Context
-from redis_saver._storage.envelopes import HEAD, MAGIC, envelope, is_snapshot, seal
+from redis_saver._storage.envelopes import HEAD, MAGIC, EnvelopeSerializer, begin, envelope, head_of, is_snapshot, seal
 from redis_saver._storage.framing import pack, take
-from redis_saver._storage.keys import DataKeys, wrapped_by
+from redis_saver._storage.keys import DataKeys, Skipping, wrapped_by
+from redis_saver._storage.opaque import Opaque
 from redis_saver._storage.rewrapping import PLAIN as PLAIN_ROW, ROTATED, UNCHANGED, Rewrapping
-from redis_saver._storage.sealing import ENCRYPTED, ID, PLAIN, Cipher
+from redis_saver._storage.sealing import (
+    ENCRYPTED,
+    PAIR,
+    PLAIN,
+    Cipher,
+    SpecialCall,
+    check_special,
+    check_writes,
+    digests_of,
+    split_writes,
+)
 from redis_saver._tiered.context import Tiers
+from redis_saver._tiered.guarding import REMEDY
 from redis_saver._tiered.in_cold import InCold
 from redis_saver._tiered.postgres import SEALED
-from redis_saver._tiered.requests import ColdCall, Tiered
+from redis_saver._tiered.requests import ColdCall, Tiered, unbypassed
 from redis_saver.encryption import KeyStatus, Rotated
 from redis_saver.errors import IsEncrypted, NotEncrypted, RedisSaverError, decoding
 
 IN_THE_OPEN = ("source", "step", "parents", "run_id", COUNTERS, "delta_writes_versioned")
 """Metadata that savers and `postgres.py` look at in cold."""
-_REMEDY = "Nothing was changed. Restore the row from a backup, or delete the thread with delete_thread()."
 
 
 class SealedCold:
@@ -105,7 +118,8 @@ class SealedCold:
                 stored[channel] = version
         merged: dict[str, Any] = {**get_checkpoint_metadata(config, metadata)}
         rest = {**checkpoint, "channel_values": {}}
-        record = [merged, rest, parent or "", [*stored]]
+        known_writes = self._keys.writes_of(cipher, ns, parent) if COUNTERS in merged and parent else b""
+        record = [merged, rest, parent or "", [*stored], known_writes]
         head = seal(cipher, self._serde, record, "head", thread, ns, checkpoint["id"])
         given = {key: merged[key] for key in IN_THE_OPEN if key in merged}
         given[HEAD] = base64.b64encode(head).decode()
@@ -132,13 +146,20 @@ class SealedCold:
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> Tiered[None]:
-        """Store the pending writes of a task. Each knows how many regular ones there are, so none can be cut off."""
+        """Store the pending writes of a task.
+
+        Each knows how many regular ones there are, so none can be cut off. A special one also knows its call.
+        """
         thread, ns, checkpoint_id = configs.address(config)
         cipher = yield from self._cipher(thread, config)
-        count = str(sum(channel not in WRITES_IDX_MAP for channel, _ in writes))
+        special = [WRITES_IDX_MAP[channel] for channel, _ in writes if channel in WRITES_IDX_MAP]
+        regular = len(writes) - len(special)
+        call = SpecialCall.new(special, range(regular))
         place, sealed = ("write", thread, ns, checkpoint_id or "", task_id), list[tuple[str, Any]]()
         for index, (channel, value) in enumerate(writes):
-            order = task_path, str(WRITES_IDX_MAP.get(channel, index)), count
+            order = [task_path, str(WRITES_IDX_MAP.get(channel, index)), str(regular)]
+            if WRITES_IDX_MAP.get(channel) in PAIR:
+                order.append(call.sealed.hex())
             sealed.append((channel, seal(cipher, self._packed, value, *place, channel, *order)))
         yield ColdCall("put_writes", (_named(thread, ns, checkpoint_id), sealed, task_id, task_path), is_sealed=True)
 
@@ -172,25 +193,44 @@ class SealedCold:
             if checkpoint_id is None:
                 self._known.saw(thread, ns, "")
             return None
-        opened, parent = yield from self._opened(saved)
+        opened = yield from self._opened(saved)
         thread, ns, _ = configs.address(saved.config)
-        key, made = envelope(dict(saved.metadata)[HEAD]).key[:ID], opened.checkpoint
+        made = opened.saved.checkpoint
         versions = {channel: made["channel_versions"][channel] for channel in made["channel_values"]}
-        self._known.learn(thread, ns, key, made["id"], parent, versions)
-        return opened
+        self._known.learn(thread, ns, opened.cipher.id, made["id"], opened.parent, versions)
+        return opened.saved
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Tiered[Sequence[CheckpointTuple]]:
-        """List checkpoints. A filter on metadata that cold does not see is applied here, so cold returns all."""
+        """List checkpoints. A filter on metadata that cold does not see is applied here, so cold returns all.
+
+        If threads are skipped because their keys are unavailable, cold is asked for twice as many.
+        """
         asked = options.get("filter") or {}
         matches = compile_filter({key: wanted for key, wanted in asked.items() if key not in IN_THE_OPEN})
         options["filter"] = {key: wanted for key, wanted in asked.items() if key in IN_THE_OPEN} or None
-        limit = options.pop("limit", None) if matches else None
-        checkpoints = list[CheckpointTuple]()
-        for saved in (yield ColdCall("list", (config,), options, is_sealed=True)):
-            opened, _ = yield from self._opened(saved)
-            if matches is None or matches(opened.metadata):
-                checkpoints.append(opened)
-        return checkpoints[:limit]
+        limit = options.pop("limit", None)
+        more = None if matches else limit
+        with Skipping(self._keys, names_one=config is not None) as skipping:
+            while True:
+                call = ColdCall("list", (config,), options, is_sealed=True)
+                page = yield call if more is None else call.with_options(limit=more)
+                yield from self._load_keys(page, skipping)
+                checkpoints = list[CheckpointTuple]()
+                for saved in page:
+                    opened = yield from skipping.each(configs.thread_id(saved.config), self._opened(saved))
+                    if opened and (matches is None or matches(opened.saved.metadata)):
+                        checkpoints.append(opened.saved)
+                if more is None or len(page) < more or len(checkpoints) >= limit:
+                    return checkpoints[:limit]
+                more *= 2
+
+    def _load_keys(self, page: Sequence[CheckpointTuple], skipping: Skipping) -> Tiered[None]:
+        """Load the data keys of a page. The provider gets several questions at a time."""
+        wanted = dict[tuple[str, bytes], None]()
+        for saved in page if self._keys.keeps else ():
+            with suppress(ValueError):  # `_opened` raises it, and names the checkpoint
+                wanted[configs.thread_id(saved.config), envelope(head_of(saved.metadata)).key] = None
+        yield from together([skipping.each(thread, self._keys.of_envelope(thread, key)) for thread, key in wanted])
 
     def get_delta_channel_history(
         self, config: RunnableConfig, channels: Sequence[str]
@@ -203,31 +243,38 @@ class SealedCold:
         answers: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
         remaining, is_target = {*channels}, True
         at: RunnableConfig | None = config
-        above: tuple[CheckpointTuple, str] | None = None
+        above: _Opened | None = None
         while remaining and at is not None:
             if (saved := (yield ColdCall("get_tuple", (at,), is_sealed=True))) is None:
                 break
-            above = opened, _ = yield from self._opened(saved)
+            known = above.known_writes if above else b""
+            above = yield from self._opened(saved)
+            opened = above.saved
             at = opened.parent_config
             if is_target:
                 is_target = False
                 continue
+            with decoding("the ancestors in cold of {}", configs.address(config), remedy=REMEDY):
+                check_writes(known, opened.pending_writes or (), opened.checkpoint["id"])
             for write in reversed(opened.pending_writes or ()):
                 if write[1] in remaining:
                     answers[write[1]]["writes"].insert(0, write)
             for channel in remaining & opened.checkpoint["channel_values"].keys():
                 answers[channel]["seed"] = opened.checkpoint["channel_values"][channel]
                 remaining.discard(channel)
-        if remaining and above is not None and above[1]:
-            last, parent = above
+        if remaining and above is not None and above.parent:
+            last = above.saved
             counters: Any = dict(last.metadata).get(COUNTERS) or {}
-            with decoding("the ancestors in cold of {}", configs.address(last.config), remedy=_REMEDY):
+            with decoding("the ancestors in cold of {}", configs.address(last.config), remedy=REMEDY):
                 if lost := [channel for channel in remaining if counters.get(channel, (0,))[0]]:
-                    raise ValueError(f"its parent {shown(parent)} is gone, which the DeltaChannels {lost} need")
+                    raise ValueError(f"its parent {shown(above.parent)} is gone, which the DeltaChannels {lost} need")
         return answers
 
-    def _opened(self, saved: CheckpointTuple) -> Tiered[tuple[CheckpointTuple, str]]:
-        """Open a checkpoint. Also return the id of its parent, which may be gone.
+    def _opened(self, saved: CheckpointTuple) -> Tiered[_Opened]:
+        """Open a checkpoint.
+
+        If the row has no parent, but one is sealed, the parent was pruned, or somebody has cleared the row. So cold is
+        asked for it.
 
         Raises:
             PlainValueRefused: It is plain, or a part of it.
@@ -236,9 +283,9 @@ class SealedCold:
         address = configs.address(saved.config)
         thread, ns, checkpoint_id = address[0], address[1], address[2] or ""
         head = yield from self._open_head(saved)
-        reading = decoding("{} in cold", address, remedy=_REMEDY)
+        reading = decoding("{} in cold", address, remedy=REMEDY)
         with reading:
-            metadata, checkpoint, parent, stored = head
+            metadata, checkpoint, parent, stored, *known = head
             versions, in_cold = checkpoint["channel_versions"], saved.checkpoint["channel_values"]
             # Postgres answers True for a snapshot of which it has no value.
             in_cold = {channel: value for channel, value in in_cold.items() if value is not True or channel in stored}
@@ -255,10 +302,13 @@ class SealedCold:
             )
         pending = list[tuple[tuple[str, str, int], PendingWrite]]()
         counts, indexes = dict[str, int](), defaultdict[str, Counter[int]](Counter)
+        calls = defaultdict[str, dict[int, SpecialCall]](dict)
         for task, channel, value in saved.pending_writes or ():
-            write, (path, index, count) = yield from self._open(
+            write, (path, index, count, *call) = yield from self._open(
                 value, self._serde, address, "write", thread, ns, checkpoint_id, task, channel
             )
+            if channel in WRITES_IDX_MAP:
+                calls[task][WRITES_IDX_MAP[channel]] = SpecialCall.of(bytes.fromhex("".join(call)))
             pending.append((writes_sort_key(path, task, int(index)), (task, channel, write)))
             indexes[task][int(index)] += 1
             counts[task] = max(counts.get(task, 0), int(count))
@@ -267,23 +317,35 @@ class SealedCold:
                 regular = [number for number in indexes[task] if number >= 0]
                 if len(regular) < expected or max(indexes[task].values()) > 1:
                     raise ValueError(f"of {expected} writes of task {shown(task)} {len(regular)} are there")
+            for task, of_task in calls.items():
+                check_special(task, of_task)
         pending.sort(key=lambda write: write[0])
-        return saved._replace(
+        opened = saved._replace(
             checkpoint=checkpoint, metadata=metadata, pending_writes=[write for _, write in pending]
-        ), parent
+        )
+        cipher = yield from self._keys.of_envelope(thread, envelope(head_of(saved.metadata)).key)
+        self._keys.note_writes(cipher, ns, checkpoint_id, digests_of(opened.pending_writes or ()))
+        self._keys.note_writes(cipher, ns, parent, split_writes(b"".join(known)))
+        if saved.parent_config is None and parent:
+            there = configs.to_config(thread, ns, parent)
+            if (yield ColdCall("get_tuple", (there,), is_sealed=True)) is not None:
+                opened = opened._replace(parent_config=there)
+        return _Opened(opened, cipher, parent, b"".join(known))
 
     def _open_head(self, saved: CheckpointTuple) -> Tiered[Any]:
         """Open the head of a checkpoint: its metadata, the checkpoint, its parent, and its channels with a value."""
         address = configs.address(saved.config)
         place = address.thread_id, address.checkpoint_ns, address.checkpoint_id or ""
-        head, _ = yield from self._open(dict(saved.metadata).get(HEAD), self._serde, address, "head", *place)
+        with decoding("{} in cold", address, remedy=REMEDY):
+            sealed = head_of(saved.metadata)
+        head, _ = yield from self._open(sealed, self._serde, address, "head", *place)
         return head
 
     def _open(
         self, stored: Any, serde: SerializerProtocol, address: configs.Address, kind: str, thread: str, *place: str
     ) -> Tiered[tuple[Any, Sequence[str]]]:
         """Open an envelope. Returns its value, and the rest of its place."""
-        reading = decoding("a {} of {} in cold", kind, address, remedy=_REMEDY)
+        reading = decoding("a {} {!r} of {} in cold", kind, place[-2:], address, remedy=REMEDY)
         with reading:
             sealed = envelope(stored.value if is_snapshot(stored) else stored)
             rest = sealed.place_after(kind, thread, *place)
@@ -293,26 +355,39 @@ class SealedCold:
         return type(stored)(value) if is_snapshot(stored) else value, rest
 
 
-def key_status(tiers: Tiers, serde: SerializerProtocol) -> Tiered[KeyStatus]:
+class _Opened(NamedTuple):
+    """A checkpoint of cold, opened."""
+
+    saved: CheckpointTuple
+    cipher: Cipher
+    """That of its head."""
+    parent: str
+    """The sealed id of its parent, which may be gone. Empty if it has none."""
+    known_writes: bytes
+    """The known writes of its parent."""
+
+
+def key_status(tiers: Tiers, serde: EnvelopeSerializer) -> Tiered[KeyStatus]:
     """Count the threads of hot and the rows of cold that each key protects."""
     counts, hot = Counter[str](), (yield from rotating.key_status(tiers.hot))
     failed = yield from _each_row(tiers, serde, counts)
     plain = hot.plain + counts.pop(PLAIN_ROW, 0)
-    return hot._replace(plain=plain, failed=hot.failed | failed, rows=dict(sorted(counts.items())))
+    rows = dict(sorted(counts.items()))
+    return hot._replace(plain=plain, failed=hot.failed | failed, rows=rows, cold_backed=0)
 
 
-def rotate_keys(tiers: Tiers, serde: SerializerProtocol) -> Tiered[Rotated]:
+def rotate_keys(tiers: Tiers, serde: EnvelopeSerializer) -> Tiered[Rotated]:
     """Wrap the data keys of the threads of hot, and of the rows of cold, anew."""
     counts, rewrapping = Counter[str](), Rewrapping(tiers.hot.data_keys)
     failed = yield from _each_row(tiers, serde, counts, rewrapping.wrapped)
-    hot = yield from rotating.rotate_keys(tiers.hot)
+    hot = yield from unbypassed(rotating.rotate_keys(tiers.hot))
     numbers = hot.rotated + counts[ROTATED], hot.unchanged + counts[UNCHANGED], hot.plain + counts[PLAIN_ROW]
     return Rotated(*numbers, hot.failed | failed)
 
 
 def _each_row(
     tiers: Tiers,
-    serde: SerializerProtocol,
+    serde: EnvelopeSerializer,
     counts: Counter[str],
     act: Callable[[str, bytes], Tiered[bytes | None]] | None = None,
 ) -> Tiered[dict[str, str]]:
@@ -326,6 +401,7 @@ def _each_row(
     if not tiers.cold_is_postgres:
         raise NotImplementedError("cold is not LangGraph's Postgres saver, so its wrapped keys cannot be found")
     failed = dict[str, str]()
+    refused = set[tuple[str, bytes]]()  # so that a provider is asked once for each data key, not for each row
     for table in SEALED:
         key: Sequence[Any] = ()
         while rows := (yield ColdCall("sealed_rows", (table, key))):
@@ -333,16 +409,18 @@ def _each_row(
             for *key, kind, data in rows:
                 thread = key[0]
                 try:
-                    with decoding("a row of thread {!r} in cold", thread, remedy=_REMEDY):
+                    with decoding("the row {!r} of {} in cold", (*key,), table, remedy=REMEDY):
                         row = _Row(kind, data, serde)
-                    if not row.stored:
-                        counts[PLAIN_ROW] += 1
+                        key_id = wrapped_by(row.stored) if row.stored else PLAIN_ROW
+                    if act is None or not row.stored:
+                        counts[key_id] += 1
                         continue
-                    if act is None:
-                        counts[wrapped_by(row.stored)] += 1
+                    if (thread, row.stored) in refused:
                         continue
                     if (thread, row.stored) not in replaced:
+                        refused.add((thread, row.stored))
                         replaced[thread, row.stored] = yield from act(thread, row.stored)
+                        refused.discard((thread, row.stored))
                 except RedisSaverError as error:
                     failed[f"cold {thread}"] = str(error)
                     continue
@@ -358,13 +436,22 @@ def _each_row(
 class _Row:
     """A row of cold, of which a long envelope is cut after its key."""
 
-    def __init__(self, kind: str, data: Any, serde: SerializerProtocol) -> None:
-        """Find the envelope. `data` is the text of a head, or bytes."""
+    def __init__(self, kind: str, data: Any, serde: EnvelopeSerializer) -> None:
+        """Find the envelope. `data` is the text of a head, or bytes.
+
+        Raises:
+            ValueError: The head is not base64, or the type of an envelope was changed.
+            DecodeError: The cipher of cold's serializer refused it.
+        """
         self._kind, self._data, self._serde = kind, data, serde
-        self._value = inner = base64.b64decode(data or "") if kind == "head" else data
-        if kind not in ("head", "bytes") and ("+" in kind or MAGIC in data):
-            self._value = inner = serde.loads_typed((kind, data))
-            inner = inner.value if is_snapshot(inner) else inner
+        self._value: Any = None
+        if kind == "head":
+            self._value = base64.b64decode(data or "")
+        elif kind == "bytes" or "+" in kind or MAGIC in begin(data):
+            self._value = serde.loads_typed((kind, data))
+        if isinstance(self._value, Opaque) and MAGIC in begin(data):
+            raise ValueError(f"its type was changed to {shown(kind)}")
+        inner = self._value.value if is_snapshot(self._value) else self._value
         self.stored: bytes = b""
         """The wrapped key. Empty: the row is plain."""
         if isinstance(inner, bytes) and inner.startswith(MAGIC):

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from tests.support.cases import case
 from tests.support.factories import config
+from tests.support.uniform import encryption
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
@@ -43,7 +44,7 @@ def series() -> Iterator[dict[str, set[str]]]:
     client = connect("memory://", asynchronous=False)
     reader = PrometheusMetricReader()
     provider = MeterProvider([reader])
-    saver = TieredSaver(RedisSaver(client), InMemorySaver())
+    saver = TieredSaver(RedisSaver(client, encryption=encryption()), InMemorySaver())
     store, cache = TieredStore(RedisStore(client), InMemoryStore()), RedisCache[Any](client)
     for one in (saver, store, cache):
         instrument(one, provider)  # type: ignore[arg-type]

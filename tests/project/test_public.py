@@ -47,7 +47,7 @@ VALUES = {
     "Limits": {"name_bytes", "value_bytes"},
     "CacheStats": {"hits", "misses", "sets", "waits", "errors", "skipped", "last_error", *TRAFFIC},
     "OperationStats": {"calls", "errors", "seconds", "histogram"},
-    "RedisStats": {"cache_bytes", "cache_hits", "cache_misses", *TRAFFIC},
+    "RedisStats": {"cache_bytes", "cache_hits", "cache_misses", "unavailable", *TRAFFIC},
     "Pruned": {"checkpoints", "writes", "blobs", "bytes"},
     "Finding": {"severity", "where", "what", "remedy"},
     "Owner": {"by", "since", "run_id", "lease_left", "lease_until", "orphaned"},

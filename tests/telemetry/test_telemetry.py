@@ -119,7 +119,7 @@ def test_instruments_have_kinds_and_units(meters: Meters) -> None:
     ("stats", "kinds"),
     [
         (Stats, {"tier"}),
-        (RedisStats, {"traffic", "remembered"}),
+        (RedisStats, {"traffic", "remembered", "keys"}),
         (CacheStats, {"traffic", "cache"}),
         (TieredStoreStats, {"store_tier"}),
     ],
