@@ -127,16 +127,22 @@ class Play:
 
     def tell(self) -> str:
         """Return the last turns, for a failure."""
-        return "\n" + "\n".join(self.told[-int(__import__("os").environ.get("TOLD", "12")):])
+        return "\n" + "\n".join(self.told[-int(__import__("os").environ.get("TOLD", "12")) :])
 
     async def pair(self, thread: str) -> None:
-        """Pair the new checkpoints of both sides, in order."""
+        """Pair the new checkpoints of both sides, in order. Some that were coalesced are gone, so pair by step."""
         pairs = self.pairs.setdefault(thread, {})
-        ours = sorted(one.checkpoint["id"] for one in await self.uniform.list(config(thread)))
         new = sorted(self.model.storage[thread][""].keys() - pairs.keys())
-        mine = [one for one in ours if one not in pairs.values()]
+        ours = sorted(await self.uniform.list(config(thread)), key=lambda one: one.checkpoint["id"])
+        mine = [one for one in ours if one.checkpoint["id"] not in pairs.values()]
+        if self.mode == "latest":
+            steps = [self.step(thread, one) for one in new]
+            new = [new[steps.index(one.metadata["step"])] for one in mine]
         assert len(new) == len(mine), (self.tell(), len(new), len(mine))
-        pairs.update(zip(new, mine, strict=True))
+        pairs.update(zip(new, [one.checkpoint["id"] for one in mine], strict=True))
+
+    def step(self, thread: str, checkpoint_id: str) -> Any:
+        return self.model.get_tuple(config(thread, "", checkpoint_id)).metadata["step"]
 
     async def act(self) -> None:
         """Take a turn."""
