@@ -387,9 +387,10 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
     def key_status(self) -> KeyStatus:
         """Count the threads that each key of `encryption` still protects. No key is needed.
 
-        A key may be destroyed when it protects no thread, and if it still protects none `cache_seconds` later.
+        A key may be destroyed when it protects no thread, and if it still protects none `cache_seconds` later. If
+        threads are also in a cold tier (`cold_backed`), ask the saver over both tiers.
 
-        Cost: a SCAN over the server's keys and one small lookup per thread, with 500 lookups in a round trip.
+        Cost: a SCAN over the server's keys and two small lookups per thread, with 500 lookups in a round trip.
         """
         return self._run(key_status(self._context), "key_status")
 
@@ -418,7 +419,8 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
                 continue a rotation, give the time when it began. None: the present time.
 
         Returns:
-            The number of threads, and the errors of those that could not be rotated.
+            The number of threads, and the errors of those that could not be rotated. These may be any errors of the
+            provider and of `key_for`. The other threads are rotated nevertheless.
 
         Raises:
             TypeError, ValueError: An argument is invalid, or the saver has no `encryption`.

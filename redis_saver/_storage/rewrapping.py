@@ -194,6 +194,8 @@ class Rotates:
     def rotate_keys(self) -> Rotated:
         """Wrap the data keys anew, as `RedisSaver.rotate_keys` does, while others use the data, which stay as they are.
 
+        It goes on after an error of the provider, and returns it in `Rotated.failed`.
+
         Raises:
             NotImplementedError: The cold tier is not LangGraph's Postgres saver.
             ValueError: There is no `encryption`.
