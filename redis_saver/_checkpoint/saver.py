@@ -410,8 +410,9 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         in one step. It keeps its deadline, its settings and its owner. Another process that uses the thread meanwhile
         reads its new data key and goes on, except that an iterator such as `list` may raise `DecodeError`.
 
-        Cost: that of `key_status`, and two questions to the provider and a round trip for each thread to rotate. With
-        `data=True`, each thread is read and written once, in pages.
+        Cost: that of `key_status`, and two questions to the provider and a round trip for each thread to rotate, and a
+        third question for the first thread of each new key: before anything is replaced, that key has to unwrap it.
+        With `data=True`, each thread is read and written once, in pages.
 
         Args:
             data: True to replace the data keys, and to encrypt all data again.
