@@ -333,6 +333,8 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         Raises:
             TypeError, ValueError: Threads and a prefix are both given, or both missing. Raised by the call itself.
             ThreadDamaged: A thread cannot be read. Raised by the iterator. The message names the thread.
+            KeyUnavailable: The key of a thread was destroyed. Unless it is the only one in `thread_ids`, it may be
+                skipped (`Encryption.on_unavailable`).
         """
         return self._stream(self._latest(channel, thread_ids, thread_prefix, checkpoint_ns), "latest_values")
 

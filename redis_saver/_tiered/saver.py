@@ -21,7 +21,7 @@ from redis_saver._checkpoint.interface import Interface, as_method
 from redis_saver._checkpoint.ownership import Record, Terms
 from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver, context_of, driver_of
 from redis_saver._common import config as configs, forks, keywords
-from redis_saver._common.logs import Log, log_text
+from redis_saver._common.logs import Log
 from redis_saver._engine.requests import Operation, Sleep, T
 from redis_saver._engine.runner import Driver
 from redis_saver._engine.stats import Counting
@@ -256,7 +256,7 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         except Exception as failed:
             if error is None:
                 raise
-            _LOG.warning("it is not known whether cold has everything: %s", log_text(failed))
+            _LOG.warning("it is not known whether cold has everything: %s", self._context.log_text(failed))
 
     def _warn_of(self, left: int, error: BaseException | None) -> None:
         """Warn at the end of a `with` about records that are left in hot, unless the body raised an error."""
