@@ -9,7 +9,7 @@ that a new put relies on. A removal that dies leaves a sound thread, and the nex
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
@@ -302,7 +302,8 @@ def _check_unneeded(
             having = {name for name, entry in entries.items() if names.blob(ns, entry) in stored}
             for name in delta.lacking(entries, having):
                 entry = entries[name]
-                written_by.append(delta.first_with(child, parents.get, lambda at: entry in own.get(at, ())))  # noqa: B023
+                is_in: Callable[[CheckpointKey], bool] = lambda at: entry in own.get(at, ())  # noqa: B023, E731
+                written_by.append(delta.first_with(child, parents.get, is_in))
                 needed.append((child, name))
     for start in range(0, len(needed), CALLS_PER_PAGE):
         page = dict.fromkeys(written_by[start : start + CALLS_PER_PAGE])

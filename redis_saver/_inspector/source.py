@@ -177,7 +177,7 @@ class Source:
     # -- checkpoints
 
     def export(self, thread: str, folder: Path) -> Path:
-        """Write a thread in Redis, plain, to a file that `redis-saver import` reads. One round trip for each checkpoint.
+        """Write a thread in Redis, plain, to a file that `redis-saver import` reads. A round trip for each checkpoint.
 
         Raises:
             EndpointError: The thread could not be moved unchanged.

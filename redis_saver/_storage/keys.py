@@ -84,9 +84,9 @@ class WrappedKey(NamedTuple):
 class KeyProvider(ABC):
     """Wraps and unwraps data keys: `Keyset`, or a class of yours over a KMS or Vault.
 
-    A saver asks once for each thread and process, and again after `cache_seconds`. It never asks for each value. Callers
-    that need the same data key at the same time share one `unwrap`, and its error. The asyncio forms run `wrap` and
-    `unwrap` in worker threads, unless a subclass overrides them.
+    A saver asks once for each thread and process, and again after `cache_seconds`. It never asks for each value.
+    Callers that need the same data key at the same time share one `unwrap`, and its error. The asyncio forms run `wrap`
+    and `unwrap` in worker threads, unless a subclass overrides them.
 
     A provider must not answer by the context alone, such as from a cache: the context of a thread that was deleted and
     made again is the same, but its data key is another one. A wrong answer of `unwrap` is noticed before it is used. A

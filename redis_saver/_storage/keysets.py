@@ -81,9 +81,9 @@ def parsed(text: str, name: str) -> dict[str, bytes]:
 class KeyFile:
     """A file of keys. A change is noticed when a key is needed.
 
-    The file may be read while somebody writes it: with fewer keys, or with a key cut short. So its keys are used once it
-    has not changed for `WRITTEN_SECONDS`. Keys that are gone stay in use until it has not changed for `GONE_SECONDS`.
-    If the file cannot be used, all keys stay.
+    The file may be read while somebody writes it: with fewer keys, or with a key cut short. So its keys are used once
+    it has not changed for `WRITTEN_SECONDS`. Keys that are gone stay in use until it has not changed for
+    `GONE_SECONDS`. If the file cannot be used, all keys stay.
 
     The time of a change is that of the file system, or that of the look that noticed it, whichever is earlier.
     """

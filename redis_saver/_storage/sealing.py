@@ -24,8 +24,9 @@ Not detected:
   their member of the index, and can clear a parent as prune does. A history of a `DeltaChannel` does not end there: the
   metadata count its updates, so `_checkpoint/delta.py` notices. It also notices hidden writes that a header names.
 - What a place had earlier opens there again: a checkpoint that was put again, or all special writes of a call. With the
-  whole thread, or with its `@state` and index alone, that is a rollback. The short answer of `lua/checkpoint/get.lua` depends only on
-  these, and the values come from this process's memory, so it hides newer checkpoints and shows nothing else.
+  whole thread, or with its `@state` and index alone, that is a rollback. The short answer of `lua/checkpoint/get.lua`
+  depends only on these, and the values come from this process's memory, so it hides newer checkpoints and shows nothing
+  else.
 - Limits, TTLs, counters, times in `threads()` and the members of the index are in the open.
 
 A checkpoint whose value another checkpoint has emptied in the same version cannot be told from damage, so it raises.
