@@ -1,8 +1,8 @@
-"""The guarded copy of cold: with `encryption=`, cold decodes nothing before it is known to be ours.
+"""The guard of cold: with `encryption=`, cold decodes nothing before it is known to be ours.
 
 A cold saver decodes what its database has before it returns it, and LangGraph's serializer makes whatever objects the
-bytes name. So all calls go to a copy of cold that shares its connection, with an `EnvelopeSerializer` in place of its
-serializer. The copy, because cold itself may have other users.
+bytes name. So all calls go to a twin of cold, with an `EnvelopeSerializer` in place of its serializer. The twin shares
+all else, such as the connection, also if it changes later. Cold itself stays as it is for its other users.
 
 That protects only if cold decodes by its `serde` alone. It cannot be seen from outside, so it is known by class: the
 savers of LangGraph do, and others have to say so. The guard also notices at the first writes that it was passed by.
@@ -10,9 +10,9 @@ savers of LangGraph do, and others have to say so. The guard also notices at the
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -39,10 +39,10 @@ REMEDY = "Nothing was changed. Restore the row from a backup, or delete the thre
 
 
 class Guard:
-    """A guarded copy of cold."""
+    """A twin of cold that decodes only envelopes."""
 
     def __init__(self, cold: BaseCheckpointSaver[Any]) -> None:
-        """Make the copy.
+        """Make the twin.
 
         Raises:
             TypeError: It is not known that cold decodes only by its `serde`.
@@ -60,8 +60,11 @@ class Guard:
                 "SQLite and memory do, and their subclasses. A RedisSaver needs an encryption= of its own. If "
                 f"yours stores all values by its serde, set {_SAYS_SO} = True in its class"
             )
-        self.cold = copy.copy(cold)
-        self.cold.serde = self.serde
+        kind: Any = type(cold)
+        twin: Any = object.__new__(_twin_class(kind))
+        twin.__dict__ = cold.__dict__
+        twin._serde_of_twin = self.serde  # noqa: SLF001 - it is of ours
+        self.cold = twin
 
     @contextmanager
     def reading(self, request: ColdCall) -> Iterator[None]:
@@ -96,3 +99,15 @@ class Guard:
                 f"cold is {kind_of(self.cold)}, which does not store and read values by its own serde, so "
                 "encryption= cannot protect what it decodes. A saver that hands calls to another one is no cold for it"
             )
+
+
+@cache
+def _twin_class(kind: Any) -> Any:
+    """Return a subclass whose `serde` is an attribute of its own, wherever its other attributes are."""
+    about = {
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__slots__": ("_serde_of_twin",),
+        "serde": property(lambda twin: twin._serde_of_twin),  # noqa: SLF001
+    }
+    return type(kind)(kind.__name__, (kind,), about)

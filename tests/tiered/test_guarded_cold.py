@@ -264,6 +264,19 @@ async def test_other_users_of_cold_keep_its_serializer(tiers: Tiers) -> None:
     assert (await own.get_tuple(where)).checkpoint["channel_values"]["n"] == Marker("mine")
 
 
+async def test_a_cold_that_changes_later_is_followed(tiers: Tiers) -> None:
+    """Such as one that connects again: only the serializer differs."""
+    cold = InMemorySaver()
+    uniform = await tiers.uniform(cold=cold)
+    where = (await written(uniform))[-1]
+    tiers.evict()
+    cold.storage, full = type(cold.storage)(cold.storage.default_factory), cold.storage
+    assert await (other := await tiers.uniform(cold=cold)).get_tuple(where) is None
+    cold.storage = full
+    tiers.evict()
+    assert await other.get_tuple(where) and await uniform.get_tuple(where)
+
+
 class Delegating(BaseCheckpointSaver[Any]):
     """A saver that hands calls to another one."""
 
