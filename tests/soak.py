@@ -60,6 +60,7 @@ SUITES = {
     "tiered_store": "tiered_store/test_random.py",
     "tier_replies": "tiered/test_hostile_tier_replies.py",
     "tier_deltas": "tiered/test_delta_history.py",
+    "switching": "tiered/test_switching_channels.py",
     "short_history": "tiered/test_short_hot_history.py",
     "history_limit": "checkpoint/test_history_limit.py",
     "auditing": "checkpoint/test_auditing.py",

@@ -184,7 +184,9 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         """Store a checkpoint, all or nothing. The config's `checkpoint_id` is its parent.
 
         Only the values of `new_versions` are sent. If the server lacks one of the others, all are sent. That happens if
-        the thread expired or was deleted during the run. So a checkpoint is always stored with all its values.
+        the thread expired or was deleted during the run. So a checkpoint is always stored with all its values. As in
+        LangGraph's savers, a value of an unchanged version that had no value at the parent is left out. LangGraph puts
+        one if a `DeltaChannel` became a plain list.
 
         Args:
             config: The thread, the namespace, the parent. `configurable["thread_ttl"]` changes the thread's TTL: a

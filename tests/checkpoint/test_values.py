@@ -66,8 +66,10 @@ from pydantic import BaseModel, SecretStr
 from tests.support.servers import url_of
 from tests.support.uniform import Target, Uniform
 from tests.support.values import KEY, Point
+from tests.support.wrappers import Around
 
 from redis_saver import DecodeError, EncodeError, Limits, TieredSaver
+from redis_saver._checkpoint import scripts
 from redis_saver._common import names
 from redis_saver._common.names import Keyspace
 from redis_saver._storage import codec
@@ -838,3 +840,40 @@ async def test_memory_for_long_names_is_bounded(target: Target) -> None:
     finally:
         tracemalloc.stop()
     assert held < 5 * 2**20
+
+
+@pytest.mark.encrypted_too
+@pytest.mark.parametrize("knows", [True, False])
+async def test_a_value_of_a_version_without_one_is_left_out(target: Target, knows: bool) -> None:
+    """As InMemorySaver does. A process that knows that the version has none needs one round trip, another two."""
+    model, uniform = InMemorySaver(), target.uniform()
+    other, calls = uniform if knows else target.uniform(), list[Any]()
+    values: dict[str, Any] = {"log": ["a"] * 1000, "n": [1]}
+
+    def counted(request: Any) -> Any:
+        calls.append(request)
+        return (yield request)
+
+    where, in_model = config(), config()
+    for step, given in enumerate(({}, {"n": [1]}, values, values)):
+        new = {0: {"log": "1", "x": "1"}, 1: {"n": "1"}}.get(step, {})
+        made = checkpoint(given, {"log": "1", "x": "1", **({"n": "1"} if step else {})})
+        if step == 2:
+            Around(other.saver, counted)
+        where = await (other if step > 1 else uniform).put(where, made, {"step": step}, new)
+        in_model = model.put(in_model, made, {"step": step}, new)
+        if step == 2:
+            assert sum(getattr(call, "script", None) is scripts.PUT for call in calls) == (1 if knows else 2)
+    found, expected = await target.uniform().list(config()), list(model.list(config()))
+    assert [one.checkpoint for one in found] == [one.checkpoint for one in expected]
+    assert found[0].checkpoint["channel_values"] == {"n": [1]}
+    assert (await uniform.check("thread")).sound
+
+
+async def test_a_lost_thread_is_stored_again_with_all_values(target: Target, saver: Uniform) -> None:
+    """The parent is gone, so it does not show which values it had."""
+    first = await put(saver, config(), {"log": ["a"], "n": [1]}, versions={"log": "1", "n": "1"})
+    target.raw.unlink(*target.keys())
+    made = checkpoint({"log": ["a"], "n": [2]}, {"log": "1", "n": "2"})
+    await saver.put(first, made, {}, {"n": "2"})
+    assert (await target.uniform().get_tuple(config())).checkpoint["channel_values"] == {"log": ["a"], "n": [2]}

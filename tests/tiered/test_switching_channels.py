@@ -31,7 +31,7 @@ MODES: dict[str, dict[str, Any]] = {
     "latest": {**BEHIND, "cold_history": "latest"},
 }
 CHANNELS = ("log", "notes")
-TURNS = 40
+TURNS = 25
 
 
 def graph(saver: Any, kinds: Mapping[str, int]) -> Any:
@@ -126,8 +126,8 @@ class Play:
         return answers
 
     def tell(self) -> str:
-        """Return the last turns, for a failure."""
-        return "\n" + "\n".join(self.told[-int(__import__("os").environ.get("TOLD", "12")) :])
+        """Return the turns so far, for a failure."""
+        return "\n" + "\n".join(self.told)
 
     async def pair(self, thread: str) -> None:
         """Pair the new checkpoints of both sides, in order. Some that were coalesced are gone, so pair by step."""
