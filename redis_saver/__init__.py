@@ -31,7 +31,7 @@ from redis_saver.errors import (  # isort: skip
     BacklogFull, BacklogWarning, CalledOnEventLoop, Closed, ClusterMoving, Conflict, DecodeError, EncodeError,
     EndpointError, FileDamaged, ForkMissed, IndexNotBuilt, ItemMigrationError, KeyConflict, KeyMismatch,
     KeyUnavailable, LimitExceeded, LoopEnded, NotOwner, PlainValueRefused, RedisSaverError, ReplicationTimeout,
-    StaleParent, StoreBusy, StoreDamaged, ThreadBusy, ThreadDamaged, ThreadMigrationError, ThreadNotFound,
+    StaleParent, StillNeeded, StoreBusy, StoreDamaged, ThreadBusy, ThreadDamaged, ThreadMigrationError, ThreadNotFound,
     UnsupportedFormat, UnsupportedServer,
 )  # fmt: skip
 
@@ -47,6 +47,7 @@ __all__ = [
     "NotOwner", "OperationStats",
     "Owner", "Ownership", "PlainValueRefused", "Pruned", "RedisCache", "RedisIndexConfig", "RedisLLMCache",
     "RedisSaver", "RedisSaverError", "RedisStats", "RedisStore", "ReplicationTimeout", "StaleParent", "Stats",
+    "StillNeeded",
     "StoreBusy", "StoreDamaged", "StrictSerializer", "ThreadBusy", "ThreadDamaged", "ThreadInfo",
     "ThreadMigrationError", "ThreadNotFound", "TieredSaver", "TieredStore", "TieredStoreStats",
     "TieredThreadInfo", "UnsupportedFormat", "UnsupportedServer", "VersionInfo", "VersionedItem",

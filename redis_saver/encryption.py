@@ -12,10 +12,8 @@ rotate and to destroy keys.
 
 from __future__ import annotations
 
-import base64
-import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +22,21 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from typing_extensions import Self
 
 from redis_saver._common import names
-from redis_saver._common.bounded_cache import BoundedCache
-from redis_saver._common.display import kind_of, shown
+from redis_saver._common.display import shown
 from redis_saver._serde.serializer import chosen
-from redis_saver._storage.envelopes import HEAD, envelope, is_snapshot
+from redis_saver._storage.envelopes import HEAD, EnvelopeSerializer, envelope, head_of, is_snapshot
 from redis_saver._storage.framing import unpack
-from redis_saver._storage.keys import Encryption, KeyContext, KeyProvider, WrappedKey
+from redis_saver._storage.keys import (
+    CACHE_SECONDS,
+    DataKeys,
+    Encryption,
+    KeyContext,
+    KeyProvider,
+    WrappedKey,
+    run_asking,
+)
+from redis_saver._storage.keysets import KeyFile, Keys, id_for, parsed
 from redis_saver._storage.rewrapping import KeyStatus, Rotated
-from redis_saver._storage.sealing import ID, Cipher, aead, derived
 from redis_saver.errors import KeyUnavailable, decoding
 
 __all__ = [
@@ -53,33 +58,26 @@ class Keyset(KeyProvider):
             ImportError: The extra `encryption` is not installed.
             TypeError, ValueError: There is no key, or one is too short. The message does not contain it.
         """
-        if not isinstance(keys, Mapping) or not keys:
-            raise ValueError(f"Keyset: {kind_of(keys)} has no keys; write {{'2026-11': 32 random bytes}}")
-        for key_id, key in keys.items():
-            if not isinstance(key_id, str) or not key_id or not key_id.isprintable() or set(key_id) & set(" =,"):
-                raise ValueError(f"Keyset: the id {shown(key_id)} is empty, or has a blank, a comma or an equals sign")
-            if not isinstance(key, bytes) or len(key) < 16:
-                raise ValueError(f"Keyset: key {shown(key_id)} is no bytes, or fewer than 16; write 32 random bytes")
-        self._ciphers = {key_id: aead(derived(key, b"redis_saver keyset", 64)) for key_id, key in keys.items()}
-        self.primary: str = next(iter(keys))
+        self._keys = Keys(keys)
+        self._file: KeyFile | None = None
+
+    @property
+    def primary(self) -> str:
         """The id of the primary key."""
+        return next(iter(self._held.secrets))
+
+    @property
+    def _held(self) -> Keys:
+        return self._keys if self._file is None else self._file.keys
 
     @classmethod
     def parse(cls, text: str, name: str) -> Self:
-        """Read `id=base64` entries, separated by commas, blanks or line ends. An error names the text by `name`."""
-        keys = dict[str, bytes]()
-        for number, entry in enumerate(text.replace(",", " ").split(), 1):
-            key_id, _, encoded = entry.partition("=")
-            try:
-                if not encoded.strip("="):  # an entry without an id may be a key, so no error may show it
-                    raise ValueError
-                keys[key_id] = base64.b64decode(
-                    encoded, altchars=b"-_" if set(encoded) & set("-_") else None, validate=True
-                )
-                if not keys[key_id]:  # the id may be a key
-                    raise ValueError
-            except ValueError:
-                raise ValueError(f"{name}: entry {number} is not `id=` and a key in base64") from None
+        """Read `id=base64` entries, separated by commas, blanks or line ends.
+
+        Raises:
+            ValueError: The text is not in this form, or has an id twice. The message names it by `name`.
+        """
+        keys = parsed(text, name)
         try:
             return cls(keys)
         except ValueError as error:
@@ -100,24 +98,35 @@ class Keyset(KeyProvider):
     def from_file(cls, path: str | Path) -> Self:
         """Read the keys from a file with the form of `from_env`, such as one key in each line.
 
+        The file may change while the process runs. The keyset looks at it when it is asked for a key: once a second at
+        most, and at once if it does not know the key. It uses a changed file when that has not changed for a second.
+        Keys that are gone stay in use until it has not changed for ten seconds. If the file cannot be read, all keys
+        stay. Both log a warning. To be safe, write another file and rename it.
+
+        Cost: each look reads the file. The asyncio methods of savers do so in a worker thread.
+
         Raises:
             OSError: The file cannot be read.
-            ValueError: It is not in this form. The message contains no key.
+            ValueError: It is not in this form, or has an id twice. The message contains no key.
         """
-        return cls.parse(Path(path).read_text(), str(path))
+        file = KeyFile(Path(path))
+        keyset = cls(file.keys.secrets)
+        keyset._file = file
+        return keyset
 
     def wrap(self, data_key: bytes, context: KeyContext, name: str | None) -> WrappedKey:
         """Wrap a data key with the first key of a name, or with the primary key."""
-        ids = [key_id for key_id in self._ciphers if name is None or name in (key_id, key_id.partition("/")[0])]
-        if not ids:
+        keys = self._current(lambda ids: id_for(ids, name) is not None)
+        if (key_id := id_for(keys.secrets, name)) is None:
             raise KeyUnavailable(f"the keyset has no key of the name {shown(name)}. Nothing was written")
-        return WrappedKey(ids[0], self._ciphers[ids[0]].encrypt(data_key, [context.as_bytes()]))
+        return WrappedKey(key_id, keys.ciphers[key_id].encrypt(data_key, [context.as_bytes()]))
 
     def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
         """Return the data key."""
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - an extra
 
-        if (cipher := self._ciphers.get(wrapped.key_id)) is None:
+        keys = self._current(lambda ids: wrapped.key_id in ids)
+        if (cipher := keys.ciphers.get(wrapped.key_id)) is None:
             raise KeyUnavailable(
                 f"the data key of {context.kind} {shown(context.name)} was wrapped by the key {shown(wrapped.key_id)}, "
                 "which the keyset does not have. Add that key. If it was destroyed, the data cannot be read any more"
@@ -129,6 +138,10 @@ class Keyset(KeyProvider):
                 f"the key {shown(wrapped.key_id)} did not wrap this data key for {context.kind} {shown(context.name)}: "
                 "it was changed or moved, or another key has this id"
             ) from None
+
+    def _current(self, knows: Callable[[Collection[str]], bool]) -> Keys:
+        """Return the keys, after a look at the file if there is one."""
+        return self._keys if self._file is None else self._file.current(knows)
 
 
 def from_environment() -> Encryption | None:
@@ -153,13 +166,19 @@ class ColdSerializer(SerializerProtocol):
 
         saver = PostgresSaver(conn, serde=ColdSerializer(Keyset.from_env("REDIS_SAVER_KEYS")))
 
-    Use it in an emergency. A serializer does not see the row of a value. So unlike `TieredSaver`, it does not notice a
-    value that was moved to another row, and a thread without some of its rows. Metadata of which Postgres stores JSON
-    stay sealed: call `open(saved.metadata)`.
+    Use it in an emergency. It decodes a value only after it has opened the value's envelope, and refuses anything else.
+    A serializer does not see the row of a value. So unlike `TieredSaver`, it does not notice a value that was moved to
+    another row, a thread without some of its rows, or a text or number in the JSON of a checkpoint, which Postgres
+    savers do not pass to it. Metadata of which Postgres stores JSON stay sealed: call `open(saved.metadata)`.
     """
 
     def __init__(
-        self, keys: KeyProvider, serde: SerializerProtocol | None = None, *, prefix: str = "langgraph"
+        self,
+        keys: KeyProvider,
+        serde: SerializerProtocol | None = None,
+        *,
+        prefix: str = "langgraph",
+        cache_seconds: float = CACHE_SECONDS,
     ) -> None:
         """Use the provider that sealed the values.
 
@@ -167,40 +186,41 @@ class ColdSerializer(SerializerProtocol):
             keys: The provider.
             serde: The serializer that cold had. Default: as for `RedisSaver`.
             prefix: The prefix of the hot saver.
+            cache_seconds: Time for which this process keeps an unwrapped data key, as for `Encryption`.
         """
-        self._keys, self._prefix = keys, prefix
+        self._data_keys = DataKeys(Encryption(keys, cache_seconds=cache_seconds), prefix, "thread")
         self._serde: SerializerProtocol = chosen(serde, strict=False) or JsonPlusSerializer()
-        self._ciphers = BoundedCache[bytes, Cipher](1000)
+        self._envelopes = EnvelopeSerializer(self._serde)
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         """Raise `NotImplementedError`, because a plain value must not be written."""
         raise NotImplementedError("ColdSerializer only reads. To write, use TieredSaver with encryption=")
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        """Decode a value that cold stored, and open it."""
+        """Open a value that cold stored, and decode it.
+
+        Raises:
+            DecodeError: It was changed, or is a plain value, which was not decoded (`PlainValueRefused`).
+            KeyUnavailable: The key was destroyed, or is not there.
+        """
         with decoding("a value of cold"):
-            return self.open(self._serde.loads_typed(data))
+            return self.open(self._envelopes.loads_typed(data))
 
     def open(self, stored: Any) -> Any:
-        """Open a value, metadata, or a checkpoint with its values, as cold's own serializer decodes them.
+        """Open an envelope, metadata, or a checkpoint with envelopes as its values.
 
         Raises:
             KeyUnavailable: The key was destroyed, or is not there.
-            ValueError: It is a plain value, or was changed.
+            ValueError: It is a plain value, or was changed, or the provider returned another data key.
         """
         if is_snapshot(stored):
             return type(stored)(self.open(stored.value))
         if isinstance(stored, Mapping) and HEAD in stored:
-            return self.open(stored[HEAD])[0]
+            return self.open(head_of(stored))[0]
         if isinstance(stored, Mapping) and "channel_versions" in stored:  # of savers that do not split a checkpoint
             values = dict(stored).get("channel_values", {})
             return {**stored, "channel_values": {channel: self.open(value) for channel, value in values.items()}}
         sealed = envelope(stored)
-        if (cipher := self._ciphers.get(sealed.key)) is None:
-            _, thread, *_ = unpack(sealed.place)
-            key_id, wrapped, *_ = unpack(sealed.key[ID:])
-            context = KeyContext(self._prefix, "thread", names.decode(thread))
-            data_key = self._keys.unwrap(WrappedKey(names.decode(key_id), wrapped), context)
-            cipher = Cipher(sealed.key, data_key, thread, math.inf)
-            self._ciphers.store(sealed.key, cipher)
+        _, thread, *_ = unpack(sealed.place)
+        cipher = run_asking(self._data_keys.unwrap(names.decode(thread), sealed.key))
         return sealed.open(cipher, self._serde)

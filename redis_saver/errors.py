@@ -15,6 +15,7 @@
     ├── KeyMismatch              the thread has another data key, or only it or the saver is encrypted
     ├── KeyUnavailable           a key of the provider was destroyed, or is not there             (also a LookupError)
     ├── NotOwner                 the caller does not own the thread; nothing was written
+    ├── StillNeeded              later checkpoints are rebuilt from the run to delete; nothing was removed
     ├── StaleParent              a newer checkpoint exists, and forks are refused; nothing was written
     ├── StoreBusy                others emptied a namespace during every attempt; nothing was written
     ├── BacklogFull              the backlog of write-behind is at its limit; nothing was written
@@ -53,8 +54,8 @@ __all__ = [
     "BacklogFull", "BacklogWarning", "CalledOnEventLoop", "Closed", "ClusterMoving", "Conflict", "DecodeError",
     "EncodeError", "EndpointError", "FileDamaged", "ForkMissed", "IndexNotBuilt", "ItemMigrationError",
     "KeyConflict", "KeyMismatch", "KeyUnavailable", "LimitExceeded", "LoopEnded", "NotOwner", "PlainValueRefused",
-    "RedisSaverError", "ReplicationTimeout", "StaleParent", "StoreBusy", "StoreDamaged", "ThreadBusy", "ThreadDamaged",
-    "ThreadMigrationError", "ThreadNotFound", "UnsupportedFormat", "UnsupportedServer",
+    "RedisSaverError", "ReplicationTimeout", "StaleParent", "StillNeeded", "StoreBusy", "StoreDamaged", "ThreadBusy",
+    "ThreadDamaged", "ThreadMigrationError", "ThreadNotFound", "UnsupportedFormat", "UnsupportedServer",
 ]  # fmt: skip
 
 
@@ -157,6 +158,13 @@ class StaleParent(RedisSaverError):
     """The parent is not the newest checkpoint, because another run wrote one, and `on_fork="raise"` refuses forks.
 
     Nothing was written.
+    """
+
+
+class StillNeeded(RedisSaverError):
+    """Later checkpoints are rebuilt from the checkpoints of a run to delete or roll back (`DeltaChannel`).
+
+    Nothing was removed.
     """
 
 
@@ -420,7 +428,7 @@ class _Wrapping:
         if isinstance(error, NotEncrypted):
             return PlainValueRefused(f"{text}: {error}")
         why = error_text(error)
-        if why.endswith("+siv"):  # a serializer that does not know the type of a sealed record
+        if why.endswith(("+siv", "+siv2")):  # a serializer that does not know the type of a sealed record
             error = IsEncrypted("it is encrypted, and this saver has no encryption=")
         if isinstance(error, IsEncrypted):  # its message has the remedy
             return self._error(f"{text}: {error}. The stored bytes were not changed")

@@ -21,7 +21,7 @@ from tests.support.tiering import Tiers
 from tests.support.uniform import Target, Uniform
 
 from bench.servers import postgres_server
-from redis_saver._storage import keys as data_keys
+from redis_saver._storage import keys as data_keys, sealing
 
 _counter = itertools.count()
 settings.register_profile(
@@ -85,7 +85,8 @@ def is_encrypted() -> bool:
 def same_data_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make all data keys equal, so that a test can compare what is stored."""
     monkeypatch.setattr(data_keys, "os", SimpleNamespace(urandom=bytes))
-    monkeypatch.setattr(data_keys, "_new_id", lambda: bytes(data_keys.ID))
+    for module in (data_keys, sealing):
+        monkeypatch.setattr(module, "new_id", lambda: bytes(sealing.ID))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -32,7 +32,7 @@ local meta, problem = open_thread(index, data)
 if problem then return problem end
 if not meta then return false end
 
-local chunks, values, bytes, looked, is_encrypted = new_chunks(false), {}, 0, 0, meta.format == IS_ENCRYPTED
+local chunks, values, bytes, looked, is_encrypted = new_chunks(false), {}, 0, 0, meta.format >= IS_ENCRYPTED
 chunks.sizes = {}
 local places = {} -- position of each value by its field, false for a field without a value
 

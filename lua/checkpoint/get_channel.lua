@@ -28,7 +28,7 @@ if not meta or not id then return false end
 local header = read_header(index, data, ns, id)
 if not header then return false end
 local of = links(header)
-local chunks, is_encrypted = new_chunks(true), meta.format == IS_ENCRYPTED
+local chunks, is_encrypted = new_chunks(true), meta.format >= IS_ENCRYPTED
 local names, tokens = names_in(data, of.names, is_encrypted and chunks), unpack_frames(of.tokens)
 for i = 1, #of.flags do
   if names[i] == channel then

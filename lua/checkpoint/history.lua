@@ -163,7 +163,7 @@ if is_first then
   id = is_here and links(header).parent or ''
 end
 
-local chunks, bytes, looked, is_encrypted = new_chunks(true), 0, 0, meta.format == IS_ENCRYPTED
+local chunks, bytes, looked, is_encrypted = new_chunks(true), 0, 0, meta.format >= IS_ENCRYPTED
 for i = 11 + 2 * n + 6 * m, #ARGV do chunks.seen[ARGV[i]] = true end
 local before, page = lowest, { '', chunks.flat, {} }
 local function answer(id, seeds, writes)

@@ -1,7 +1,7 @@
 -- Shared by the scripts (included): the state of a thread for scripts that change it.
 
--- A thread starts with format 1. The first pending write in chunks gives it format 2, the first tag format 3, and
--- encryption format 4.
+-- A thread starts with format 1. The first pending write in chunks gives it format 2, the first tag format 3. An
+-- encrypted thread has format 5: older releases left it at 4, and its next change gives it 5.
 local HAS_CHUNKED_WRITES, HAS_TAG = 2, 3
 
 -- Returns the state of a new thread. Its revision comes from the clock, so no earlier thread of this name had it.
@@ -25,6 +25,7 @@ end
 local function state_of(meta, tag)
   local bytes, blobs, writes, format = meta.bytes, meta.blobs, meta.writes, meta.format
   if tag ~= '' and format < HAS_TAG then format = HAS_TAG end
+  if format == IS_ENCRYPTED then format = FORMAT end
   bytes, blobs, writes = math.max(bytes, 0), math.max(blobs, 0), math.max(writes, 0)
   local state = string.format('%d %d %d %d %d', format, meta.rev, bytes, blobs, writes)
   return tag == '' and state or state .. ' ' .. tag

@@ -2,7 +2,7 @@
 
 -- The newest format of a thread, the first number of @state. Python reads it here. docs/storage-format.md says when to
 -- raise it.
-local FORMAT = 4
+local FORMAT = 5
 local IS_ENCRYPTED = 4 -- the format of an encrypted thread
 
 -- Returns true for a valid TTL field: milliseconds, empty, or missing.

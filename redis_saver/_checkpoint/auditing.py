@@ -323,8 +323,8 @@ def _decoded(context: Context, address: config.Address, channel: str, answer: Se
         if (cipher := context.opener()) is not None:
             ns = names.component(address.checkpoint_ns)
             prefix = names.blob(address.checkpoint_ns) + names.component(channel)
-            opened, _, flags = cipher.open_header(b"c" + ns + raw_id, head)
-            fields = zip(header.fields(opened, chunks, b"b" + ns), flags, strict=True)
+            of = cipher.open_header(b"c" + ns + raw_id, head)
+            fields = zip(header.fields(of.header, chunks, b"b" + ns), of.flags, strict=True)
             its_fields = {field: flag for field, flag in fields if field.startswith(prefix)}
             if [*its_fields] != ([prefix + version] if version else []):
                 raise ValueError("it has another version")

@@ -6,11 +6,12 @@ do not. If there are findings and somebody has written to the thread meanwhile, 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from redis_saver._checkpoint import scripts
+from redis_saver._checkpoint import delta, scripts
 from redis_saver._checkpoint.retention import STRAY, CheckpointKey, members, roots_of
 from redis_saver._checkpoint.threads import not_there
 from redis_saver._common import config, limits, names
@@ -20,6 +21,7 @@ from redis_saver._storage import chunks, codec, header
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first, take, unpack
 from redis_saver._storage.keys import keyed
+from redis_saver._storage.sealing import digests_of, split_writes
 from redis_saver.errors import KeyConflict, LimitExceeded, ThreadBusy, ThreadDamaged, decoding
 
 Severity: TypeAlias = Literal["error", "warning", "info"]
@@ -189,6 +191,8 @@ def check(
         inventory = Inventory(context, thread, findings, values=values)
         yield from inventory.take()
         yield from inventory.compare(before.counters)
+        if not before.has_cold or before.is_whole:  # else cold may have what is not here
+            yield from inventory.check_histories()
         compared = (yield from compare(context, thread, before, inventory, findings)) if compare else 0
         try:
             after = yield from _state(context, thread)
@@ -241,6 +245,14 @@ def _check_state(thread: str, now: State, findings: Findings) -> None:
             tries, _, error = noted.split(b" ", 2)
             text = f"cold refused it {int(tries)} times: {names.decode(error)!r}"
             findings.add("warning", describe(member), text, "remove the cause in cold; the flusher tries again")
+
+
+def cut_off(parent: str, channels: Iterable[str]) -> str:
+    """Return what is wrong with a checkpoint if the parent is gone from which `DeltaChannel`s are rebuilt."""
+    return (
+        f"its parent {shown(parent)} is gone, so its DeltaChannels {shown(sorted(channels))}, and those of later "
+        "checkpoints up to a snapshot, lack updates"
+    )
 
 
 def describe(name: bytes) -> str:
@@ -308,6 +320,11 @@ class Inventory:
         self._names: dict[bytes, bytes] = {}
         """The names chunks that were read."""
         self._strays: Sequence[bytes] = ()
+        self._special = defaultdict[CheckpointKey, list[bytes]](list)
+        """The special writes of an encrypted thread, as `codec.decode_writes` takes them."""
+        self._written = defaultdict[CheckpointKey, set[bytes]](set)
+        self._named = defaultdict[CheckpointKey, set[bytes]](set)
+        """The pending writes of each checkpoint that are there, and those that sealed headers name."""
 
     def take(self) -> Operation[None]:
         """Read the members of the index and all fields of the data, and check each field alone."""
@@ -374,8 +391,11 @@ class Inventory:
         if self._decodes and _named(stored) in self._names:
             with self._findings.reading(describe(field), _READ):
                 address = config.Address(self._thread, ns, checkpoint_id)
-                opened = header.opened(self._context, field, stored)
-                header.decode(self._context, opened, checkpoint_id, self._names, address)
+                if (cipher := self._context.opener()) is not None:
+                    of = cipher.open_header(field, stored)
+                    stored = of.header
+                    self._named[ns, names.name_of(of.parent)] |= split_writes(of.known_writes)
+                header.decode(self._context, stored, checkpoint_id, self._names, address)
 
     def _look_at_values(self, field: bytes, stored: bytes) -> None:
         """Check a value, or a record of pending writes."""
@@ -398,8 +418,12 @@ class Inventory:
         """Return the checkpoint and the writes of a record."""
         head, _, special = field[1:].rpartition(b"\0")
         ns, checkpoint_id, task = names.components(head + b"\0")
-        address = config.Address(self._thread, ns, checkpoint_id)
-        return address, codec.decode_writes(self._context, (names.component(task) + special, record), address)
+        address, of_task = config.Address(self._thread, ns, checkpoint_id), (names.component(task) + special, record)
+        writes = codec.decode_writes(self._context, of_task, address, is_whole=False)
+        if self._context.cipher is not None and field in self._members:  # no reader sees others
+            self._special[ns, checkpoint_id] += of_task if special else ()
+            self._written[ns, checkpoint_id].update(digests_of([(task, write.channel) for write in writes]))
+        return address, writes
 
     def _decode(self, field: bytes, stored: bytes, its_chunks: codec.Chunks) -> None:
         """Decode a value, or the writes in a record."""
@@ -426,6 +450,7 @@ class Inventory:
         self._check_index()
         referred = self._check_headers()
         self._findings.add_each("warning", self.values - referred, "no checkpoint refers to it", _LEFT_OVER)
+        self._check_writes()
         yield from self._check_chunks()
         with decoding("the counters of thread {!r}", self._thread):
             _format, _revision, *counted = map(int, counters.split()[:5])
@@ -472,6 +497,44 @@ class Inventory:
         text = "the index does not name it, so delete_for_runs() misses it"
         self._findings.add_each("warning", runs - self._members, text, _INDEX)
         return referred
+
+    def _check_writes(self) -> None:
+        """Check that an encrypted thread has the pending writes that were sealed together, or seen by a child."""
+        for key, stored in self._special.items():
+            with self._findings.reading(describe(names.checkpoint(*key))):
+                codec.decode_writes(self._context, stored, config.Address(self._thread, *key))
+        for key, seen in self._named.items():
+            if key in self.headers and (gone := seen - self._written[key]):
+                text = f"{len(gone)} of its pending writes are gone, which the writer of its child had seen"
+                self._findings.add("error", describe(names.checkpoint(*key)), text, _RESTORE)
+
+    def cut(self) -> dict[CheckpointKey, str]:
+        """Return the checkpoints whose parent is not here, with the id of that parent."""
+        cut = dict[CheckpointKey, str]()
+        for key, raw in self.headers.items():
+            if _named(raw) in self._names:  # else there is a finding already
+                escaped = take(raw, 0, 1)[0][0]
+                parent = names.name_of(escaped) if escaped else ""
+                if parent and (key[0], parent) not in self.headers:
+                    cut[key] = parent
+        return cut
+
+    def check_histories(self) -> Operation[None]:
+        """Check that checkpoints whose parent is gone need nothing of it for a `DeltaChannel`."""
+        with decoding("the links of thread {!r}", self._thread):
+            cut = self.cut()
+        stored = yield from self._fetch(names.checkpoint(*key) for key in cut)
+        for key, parent in cut.items():
+            member = names.checkpoint(*key)
+            with self._findings.reading(describe(member), _READ):
+                metadata = header.metadata(self._context, stored[member], config.Address(self._thread, *key))
+                if not (needed := delta.rebuilt(metadata, {})):
+                    continue
+                links = header.decode_links(self.headers[key], self._names, self._thread, self._allowance())
+                fields = {entry[1 : entry.index(b"\0") + 1]: names.blob(key[0], entry[1:]) for entry in links.entries}
+                lost = {name for name in needed if fields.get(names.component(name), b"") not in self.values | {b""}}
+                if lost:
+                    self._findings.add("error", describe(member), cut_off(parent, lost), _RESTORE)
 
     def _check_chunks(self) -> Operation[None]:
         """Check that values and records have all their chunks, and that each chunk is used. Decodes complete ones."""

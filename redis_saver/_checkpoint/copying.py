@@ -6,7 +6,7 @@ A copy of an encrypted thread has a data key of its own. So a thread gets a new 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 from uuid import uuid4
 
@@ -53,10 +53,10 @@ def replace(context: Context, source: str, target: str, newest: str | None = Non
         token = uuid4().hex
         staged = context.keyspace.keys(target, token)
         state = (yield Command(("HGET", keys.data_key, "@state"), (keys.data_key,))) if is_same else b""
-        references = yield from read_references(context, source)
-        if references is None or state is None:
+        every = yield from read_references(context, source)
+        if every is None or state is None:
             return False
-        references = references if newest is None else _until(references, newest)
+        references = every if newest is None else _until(every, newest)
         reachable = yield from reachable_chunks(context, source, references)
         sealing = None
         if context.data_keys is not None and (cipher := context.opener()) is not None:
@@ -64,6 +64,7 @@ def replace(context: Context, source: str, target: str, newest: str | None = Non
         with decoding("the contents of thread {!r}", source):
             fields = _fields(references, reachable, keeps_runs=is_same)
         conversion = _Conversion(context, source, target, sealing, reachable.lists)
+        conversion.leave_out({*every.writes}.difference(references.writes))
         counted = yield from _stage(context, source, references, reachable, fields, staged, conversion)
         if counted is not None:
             writer = guards.ANYBODY if is_same else guards.writer_of(context, target, deletes=True)
@@ -187,16 +188,20 @@ class _Conversion:
         self.sealing: Cipher | None = sealing
         self._names = dict[bytes, bytes]()
         """The new names of chunks."""
+        self._left_out = set[tuple[str, bytes]]()
+        """Namespaces and escaped ids of checkpoints that the copy has without some of their writes."""
+
+    def leave_out(self, writes: Iterable[bytes]) -> None:
+        """Copy headers so that they do not rely on these writes, named by their members of the index."""
+        for member in writes:
+            ns, checkpoint_id, _ = member[1:].split(b"\0", 2)
+            self._left_out.add((names.name_of(ns + b"\0"), checkpoint_id + b"\0"))
 
     def copied(self, field: bytes, stored: bytes) -> tuple[bytes, bytes]:
         """Return a field of the copy and its contents."""
-        kind, new, old = field[:1], self.sealing, self._context.cipher
+        kind, new, old = field[:1], self.sealing, self._context.opener()
         if kind == b"c":
-            opened = header.opened(self._context, field, stored)
-            if self._source != self._target:
-                address = config.Address(self._source, *names.components(field[1:]))
-                opened = header.copied(self._context, opened, address, self._target)
-            return field, opened if new is None else new.seal_header(field, opened)
+            return field, self._header(old, new, field, stored)
         if new is None or old is None or not stored or field == PLAIN + chunks.digest(stored):  # names stay open
             return field, stored
         if kind == b"w":
@@ -211,12 +216,28 @@ class _Conversion:
         name = self._names[field] = kind + new.digest(whole)
         return name, new.seal_chunk(name, chunk)
 
+    def _header(self, old: Cipher | None, new: Cipher | None, field: bytes, stored: bytes) -> bytes:
+        address = config.Address(self._source, *names.components(field[1:]))
+        with decoding("the header of {}", address):
+            of = None if old is None else old.open_header(field, stored)
+        opened = of.header if of else stored
+        if self._source != self._target:
+            opened = header.copied(self._context, opened, address, self._target)
+        if of is None or new is None:
+            return opened
+        writes = b"" if (address.checkpoint_ns, of.parent) in self._left_out else of.known_writes
+        return new.seal_header(field, opened, writes, of)
+
     def _writes(self, old: Cipher, new: Cipher, field: bytes, stored: bytes) -> bytes:
         end, records = field.rindex(b"\0") + 1, list[bytes]()
-        frames = old.open_writes(field[:end], field[end:], unpack(stored))
+        frames, call = old.open_writes(field[:end], field[end:], unpack(stored))
         for begin in range(0, len(frames), 5):
             *place, kind, data = frames[begin : begin + 5]
             records.append(pack([*place, kind, self._root(new, data) if kind == IN_CHUNKS else data]))
+        if call is not None:
+            (record,) = records
+            (sealed,) = new.seal_special(field[:end], {int(field[end:]): record}, call).values()
+            return sealed
         return b"".join(new.seal_writes(field[:end], records))
 
     def _name(self, new: Cipher, field: bytes) -> bytes:

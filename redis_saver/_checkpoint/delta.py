@@ -20,7 +20,7 @@ from redis_saver._storage.chunk_cache import ChannelKey, History, KnownPoint, Ve
 from redis_saver._storage.context import Context, refresh_arguments
 from redis_saver._storage.framing import take
 from redis_saver._storage.keys import keyed
-from redis_saver._storage.sealing import Cipher
+from redis_saver._storage.sealing import Cipher, check_writes
 from redis_saver.errors import DecodeError, decoding
 
 ANCESTORS_PER_PAGE = 200
@@ -32,6 +32,22 @@ def unstored(metadata: Mapping[str, Any]) -> frozenset[str]:
     """Return the `DeltaChannel`s without a stored value in a checkpoint, according to its metadata."""
     noted = metadata.get(COUNTERS)
     return frozenset(noted) if isinstance(noted, Mapping) else frozenset()
+
+
+def rebuilt(metadata: Mapping[str, Any], of_parent: Mapping[str, Any]) -> set[str]:
+    """Return the `DeltaChannel`s that cannot be rebuilt without the parent, unless the checkpoint has a stored value.
+
+    The metadata count the updates since the snapshot of each channel, and the last of them are writes to the parent. A
+    graph in which the channel is a plain list counts nothing. Then the counters of the parent decide.
+
+    Args:
+        metadata: The metadata of the checkpoint.
+        of_parent: The metadata of its parent. Empty if the parent is gone.
+    """
+    counted = dict[str, Any]()
+    for noted in (of_parent.get(COUNTERS), metadata.get(COUNTERS)):
+        counted |= noted if isinstance(noted, Mapping) else {}
+    return {channel for channel, counts in counted.items() if isinstance(counts, (list, tuple)) and any(counts[:1])}
 
 
 class Partial(Exception):
@@ -96,7 +112,7 @@ class Walk(NamedTuple):
     """None if the result cannot be remembered."""
 
 
-def walk(  # noqa: PLR0912 - one path, read from top to bottom
+def walk(  # noqa: PLR0912, PLR0915 - one path, read from top to bottom
     context: Context,
     address: config.Address,
     channels: Sequence[str],
@@ -163,6 +179,8 @@ def walk(  # noqa: PLR0912 - one path, read from top to bottom
                 seen.add(raw_id)
                 wanted = set(remaining.values())
                 writes = codec.decode_writes(context, raw_writes, config.Address(thread, ns, names.name_of(raw_id)))
+                if chain is not None:
+                    chain.check_writes(writes)
                 writes = [write for write in writes if write.channel in wanted]
                 triples = zip(raw_seeds[::3], raw_seeds[1::3], raw_seeds[2::3], strict=True)
                 seeds = {remaining.pop(escaped): Seed(field, value) for escaped, field, value in triples}
@@ -189,6 +207,8 @@ class _Chain:
         """Start with the target. Its id is empty for the newest."""
         self._cipher, self._ns, self._last = cipher, ns, (b"", b"", b"")
         self._next: bytes | None = target or None
+        self._known = self._of_parent = b""
+        """The known writes of this ancestor, and of its parent."""
 
     def opened(
         self, raw_id: bytes, seeds: Sequence[bytes], header: bytes, chunks: codec.Chunks, channels: Collection[bytes]
@@ -207,13 +227,14 @@ class _Chain:
         """
         if self._next not in (None, raw_id):
             raise ValueError(f"{shown(raw_id)} comes in place of the parent {shown(self._next)}")
-        plain, parent, flags = self._cipher.open_header(b"c" + self._ns + raw_id, header)
-        is_target, self._last = not self._last[0], (raw_id, header, parent)
-        self._next = take(plain, 0, 1)[0][0]
+        of = self._cipher.open_header(b"c" + self._ns + raw_id, header)
+        is_target, self._last = not self._last[0], (raw_id, header, of.parent)
+        self._next = take(of.header, 0, 1)[0][0]
+        self._known, self._of_parent = self._of_parent, of.known_writes
         if is_target:
             return seeds
         prefix, answered = b"b" + self._ns, dict(zip(seeds[::3], seeds[1::3], strict=True))
-        for field, flag in zip(headers.fields(plain, chunks, prefix), flags, strict=True):
+        for field, flag in zip(headers.fields(of.header, chunks, prefix), of.flags, strict=True):
             channel = field[len(prefix) : field.index(b"\0", len(prefix)) + 1]
             stored = answered.pop(channel, None)
             if stored not in (None, field) or (stored is None and channel in channels and flag == ord(headers.PRESENT)):
@@ -221,6 +242,14 @@ class _Chain:
         if answered:
             raise ValueError(f"it has no {shown(answered)}")
         return [part if at % 3 < 2 else self._cipher.open_value(seeds[at - 1], part) for at, part in enumerate(seeds)]
+
+    def check_writes(self, writes: Iterable[chunked.Write]) -> None:
+        """Check that the ancestor has all pending writes that the header of its child names.
+
+        Raises:
+            ValueError: Some were removed.
+        """
+        check_writes(self._known, [(write.task_id, write.channel) for write in writes], names.name_of(self._last[0]))
 
     def check_end(self, context: Context, address: config.Address, channels: Iterable[str]) -> None:
         """Check that nothing that these channels need was removed behind the last ancestor.

@@ -280,7 +280,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         """`delete_thread` for asyncio."""
         return await self._arun(self._delete_thread_gen(configs.name(thread_id, "thread_id")), "delete_thread")
 
-    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+    def delete_for_runs(self, run_ids: Sequence[str], *, force: bool = False) -> None:
         """Delete the checkpoints whose metadata have one of these run ids, with their writes, in all threads.
 
         Checkpoints that `copy_thread` made stay, because a copy is not the work of its source's runs. Over two tiers
@@ -289,20 +289,32 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
 
         Cost: a SCAN over the server's keys and one small lookup per thread, with 500 lookups in a round trip, because
         an index of runs could not be updated atomically across cluster slots. In threads with checkpoints of these
-        runs, all links are read. Then each step removes up to 500 names.
+        runs, all links are read, and the metadata of the checkpoints that follow them. Then each step removes up to 500
+        names.
+
+        Args:
+            run_ids: The runs. Runs without checkpoints, and an empty list, change nothing.
+            force: True: delete also checkpoints from which later ones are rebuilt (`DeltaChannel`). The later ones, up
+                to the next snapshot of the channel, lose its updates for good. With `encryption=` reading such a
+                channel raises `ThreadDamaged`. Without, the channel is shorter than it was. `check` names the
+                first such checkpoint.
 
         Raises:
+            StillNeeded: A later checkpoint of another run is rebuilt from such a checkpoint. Nothing was deleted,
+                unless that checkpoint was put during the call.
             TypeError: `run_ids` is one str instead of a list.
             ThreadBusy: A thread was written to during each of many attempts.
             ThreadDamaged, KeyConflict, KeyUnavailable: A thread could not be read. Raised when all other threads are
                 done. Over two tiers, raised before anything is deleted.
             NotImplementedError: Over two tiers, if the cold saver cannot delete by run. Nothing was deleted.
         """
-        return self._run(self._delete_for_runs_gen(configs.names(run_ids, "run_id")), "delete_for_runs")
+        runs = configs.names(run_ids, "run_id")
+        return self._run(self._delete_for_runs_gen(runs, force=force), "delete_for_runs")
 
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+    async def adelete_for_runs(self, run_ids: Sequence[str], *, force: bool = False) -> None:
         """`delete_for_runs` for asyncio."""
-        return await self._arun(self._delete_for_runs_gen(configs.names(run_ids, "run_id")), "delete_for_runs")
+        runs = configs.names(run_ids, "run_id")
+        return await self._arun(self._delete_for_runs_gen(runs, force=force), "delete_for_runs")
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Make a thread an exact copy of another: all checkpoints with their ids, in all namespaces, and their writes.
@@ -438,6 +450,8 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
 
         Raises:
             NotOwner: Somebody else owns the thread when the block begins.
+            StillNeeded: With `"rollback"`, a later checkpoint of another run is rebuilt from one of the run to remove
+                (`DeltaChannel`). Nothing was removed.
             ValueError, TypeError: An argument is invalid.
         """
         terms = Terms.of(thread_id, lease, on_busy, wait, by, run_id)

@@ -24,7 +24,7 @@ from redis_saver._engine.requests import Batch, Call, Command, Operation
 from redis_saver._storage import chunks, header
 from redis_saver._storage.context import Context
 from redis_saver._storage.keys import Skipping, keyed
-from redis_saver.errors import KeyUnavailable, ThreadBusy, ThreadDamaged, decoding, from_text
+from redis_saver.errors import KeyUnavailable, StillNeeded, ThreadBusy, ThreadDamaged, decoding, from_text
 
 NAMES_PER_STEP, WEIGHT_OF_HEADER = 500, 9
 CALLS_PER_PAGE = 200
@@ -112,20 +112,29 @@ def trim(context: Context, thread: str, limit: Limit) -> Operation[None]:
         _LOG.warning(text, shown(thread), log_text(error, is_encrypted=context.data_keys is not None))
 
 
-def delete_for_runs(context: Context, run_ids: Sequence[str]) -> Operation[None]:
-    """Remove the checkpoints of some runs, with their writes, in all threads."""
+def delete_for_runs(context: Context, run_ids: Sequence[str], *, force: bool = False) -> Operation[None]:
+    """Remove the checkpoints of some runs, with their writes, in all threads.
+
+    Raises:
+        StillNeeded: A remaining checkpoint is rebuilt from one of them. Nothing was removed. Not raised with `force`.
+    """
     if not run_ids:
         return
-    members = [names.run(run) for run in run_ids]
+    members, plans = [names.run(run) for run in run_ids], dict[str, Removal]()
     threads, unread = yield from threads_with_runs(context, members)
     unavailable: KeyUnavailable | None = None
     with Skipping(context.data_keys) as skipping:
         for thread in threads:
-            removal = remove_runs(context, thread, set(members), guards.writer_of(context, thread))
+            removal = removal_of_runs(context, thread, set(members), force=force)
             try:
-                yield from skipping.each(thread, removal)
+                plan = yield from skipping.each(thread, removal)
             except KeyUnavailable as raised:  # the other threads come first
                 unavailable = unavailable or raised
+            else:
+                plans |= {} if plan is None else {thread: plan}
+    for thread, planned in plans.items():
+        writer = guards.writer_of(context, thread)
+        yield from remove_runs(context, thread, set(members), writer, plan=planned, force=force)
     for thread, text in unread.items():
         error = from_text(text.decode("utf-8", "backslashreplace"), context.keyspace.keys(thread))
         raise error or ThreadDamaged(f"thread {shown(thread)} cannot be read")
@@ -213,10 +222,22 @@ def _is_sweep_due(references: References, victims: set[CheckpointKey]) -> bool:
 
 
 @keyed()
-def remove_runs(context: Context, thread: str, runs: set[bytes], writer: bytes) -> Operation[None]:
-    """Remove the checkpoints of some runs, named by their members of the index, in one thread."""
+def remove_runs(
+    context: Context, thread: str, runs: set[bytes], writer: bytes, *, plan: Removal | None = None, force: bool = False
+) -> Operation[None]:
+    """Remove the checkpoints of some runs, named by their members of the index, in one thread.
+
+    Args:
+        context: The saver.
+        thread: The thread.
+        runs: The runs.
+        writer: The writer.
+        plan: The removal, if it is planned already.
+        force: As for `removal_of_runs`.
+    """
     for _ in range(ATTEMPTS):
-        removal = yield from removal_of_runs(context, thread, runs)
+        removal = plan or (yield from removal_of_runs(context, thread, runs, force=force))
+        plan = None
         _, done = yield from carry_out(thread, context.keyspace.keys(thread), writer, removal)
         if done:
             return
@@ -235,15 +256,75 @@ class Removal(NamedTuple):
 
 
 @keyed()
-def removal_of_runs(context: Context, thread: str, runs: set[bytes]) -> Operation[Removal]:
-    """Plan the removal of the checkpoints of some runs. The plan is empty if the thread does not exist."""
+def removal_of_runs(context: Context, thread: str, runs: set[bytes], *, force: bool = False) -> Operation[Removal]:
+    """Plan the removal of the checkpoints of some runs. The plan is empty if the thread does not exist.
+
+    Raises:
+        StillNeeded: A remaining checkpoint is rebuilt from one of them. Not raised with `force`.
+    """
     references = yield from retention.read_references(context, thread)
     if references is None:
         return Removal(b"", [], [])
     victims = {key for key, links in references.checkpoints.items() if links.run in runs}
+    if not force:
+        yield from _check_unneeded(context, thread, references.checkpoints, victims)
     reachable = yield from retention.reachable_chunks(context, thread, references)
     with decoding("the contents of thread {!r}", thread):
         return _plan(references, reachable, sorted(victims, key=_by_age, reverse=True))
+
+
+def _check_unneeded(
+    context: Context, thread: str, checkpoints: Checkpoints, victims: set[CheckpointKey]
+) -> Operation[None]:
+    """Check that no remaining checkpoint is rebuilt from a victim. Reads the children of victims and their parents.
+
+    A child that needs nothing of its parent has a stored value, so neither do its descendants.
+
+    Raises:
+        StillNeeded: One is.
+    """
+    parents = {key: (key[0], links.parent) for key, links in checkpoints.items() if key not in victims}
+    children = sorted((key for key, parent in parents.items() if parent in victims), key=_by_age)
+    if not children:
+        return
+    stored = {
+        (ns, entry[1:])
+        for (ns, _), links in checkpoints.items()
+        for entry in links.entries
+        if entry[:1] != header.ABSENT
+    }
+    data = context.keyspace.keys(thread).data_key
+    for start in range(0, len(children), CALLS_PER_PAGE):
+        page = children[start : start + CALLS_PER_PAGE]
+        of_page = [key for child in page for key in (child, parents[child])]
+        headers = yield Command(("HMGET", data, *(names.checkpoint(*key) for key in of_page)))
+        with decoding("the metadata of thread {!r}", thread):
+            found = {
+                key: {} if raw is None else header.metadata(context, raw, config.Address(thread, *key))
+                for key, raw in zip(of_page, headers, strict=True)
+            }
+            for child in page:
+                parent = parents[child]
+                entries = {names.name_of(name): entry[1:] for name, entry in _entries(checkpoints, child).items()}
+                lost = [
+                    channel
+                    for channel in delta.rebuilt(found[child], found[parent])
+                    if channel in entries and (child[0], entries[channel]) not in stored
+                ]
+                if lost:
+                    raise still_needed(thread, names.decode(checkpoints[parent].run[1:]), parent, child, lost)
+
+
+def still_needed(
+    thread: str, run: str, removed: CheckpointKey, child: CheckpointKey, channels: Iterable[str]
+) -> StillNeeded:
+    """Return the error for a run with a checkpoint from which its child is rebuilt."""
+    return StillNeeded(
+        f"run {shown(run)} wrote checkpoint {shown(removed[1])} of thread {shown(thread)}, and the later checkpoint "
+        f"{shown(child[1])} is rebuilt from it (DeltaChannels: {shown(sorted(channels))}). Nothing was removed. Delete "
+        "the later runs with it, or continue the thread until the next snapshots. delete_for_runs(..., force=True) "
+        "removes it anyway, and what later checkpoints have of it is lost for good"
+    )
 
 
 def busy(thread: str, attempts: int = ATTEMPTS) -> ThreadBusy:

@@ -18,6 +18,7 @@ from redis_saver._storage.chunk_cache import ChannelKey, KnownCheckpoint, Versio
 from redis_saver._storage.chunks import DIGEST
 from redis_saver._storage.context import Context
 from redis_saver._storage.keys import keyed
+from redis_saver._storage.sealing import digests_of
 from redis_saver.errors import DecodeError, decoding
 
 MAX_TOLD = 100
@@ -102,12 +103,21 @@ def read(
                 raise
             had, expected = {}, None  # the server left out chunks that this process lacks, so ask for everything
             continue
+        note_writes(context, saved)
         if used is not None:
             newest = expected if is_expected else _known(ns, saved, reply)
             cache.remember(keys[1], {**dict.fromkeys(had), **used}, ns, newest, reply.tag, reply.tag)
         if on_fill and reply.fill:
             on_fill(reply.fill)
         return saved
+
+
+def note_writes(context: Context, saved: CheckpointTuple) -> None:
+    """Note the pending writes of a checkpoint that was read, for the header of its child."""
+    if (cipher := context.cipher) is None or context.data_keys is None or not saved.pending_writes:
+        return
+    _, ns, checkpoint_id = config.address(saved.config)
+    context.data_keys.note_writes(cipher, ns, checkpoint_id or "", digests_of(saved.pending_writes))
 
 
 def _arguments(

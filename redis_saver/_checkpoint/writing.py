@@ -17,6 +17,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.types import TASKS
 
 from redis_saver._checkpoint import scripts
+from redis_saver._checkpoint.delta import COUNTERS
 from redis_saver._checkpoint.guards import GuardedScript, remember_loop, with_parent, writer_of
 from redis_saver._checkpoint.pruning import Limit, trim
 from redis_saver._common import config as configs, limits, names
@@ -43,6 +44,7 @@ from redis_saver._storage.context import Context
 from redis_saver._storage.framing import pack, unpack
 from redis_saver._storage.header import EMPTIED, NEW, UNCHANGED, VersionTable, version_table
 from redis_saver._storage.keys import keyed
+from redis_saver._storage.sealing import SpecialCall, digests_of
 from redis_saver.errors import decoding
 
 _LOG = ThrottledLog("redis_saver.checkpoint")
@@ -239,7 +241,10 @@ def encoded(  # noqa: PLR0912, PLR0915 - one path, read from top to bottom
         packed = [compression.compress(chunk) if field[:1] == ZSTD else chunk for field, chunk in chunks.items()]
     sealed, key, contents = header, b"", list(stored_values.values())
     if (cipher := context.cipher) is not None:
-        sealed, key = cipher.seal_header(member, header), cipher.argument
+        known_writes = b""
+        if COUNTERS in merged and address.checkpoint_id and context.data_keys is not None:
+            known_writes = context.data_keys.writes_of(cipher, ns, address.checkpoint_id)
+        sealed, key = cipher.seal_header(member, header, known_writes), cipher.argument
         contents = [cipher.seal_value(*value) for value in stored_values.items()]
         packed = [
             chunk if field == table.names_chunk else cipher.seal_chunk(field, chunk)
@@ -367,14 +372,14 @@ def store_writes(
     member, key = names.task(address.checkpoint_ns, address.checkpoint_id or "", task_id), b""
     if (cipher := context.cipher) is not None:
         regular, key = cipher.seal_writes(member, regular), cipher.argument
-        special = {index: cipher.seal_writes(member, [record])[0] for index, record in special.items()}
+        special = cipher.seal_special(member, special, SpecialCall.new(special, regular))
     arguments: list[Argument] = [
         member, b"".join(regular), len(regular), context.expiry.milliseconds or b"", settings.ttl or b"", key,
     ]  # fmt: skip
     for index, record in special.items():
         arguments += (index, record)
     if not chunks:
-        return (yield by.call(*arguments)) != PutReply.REFUSED  # type: ignore[no-any-return]
+        return _written(context, address, task_id, writes, (yield by.call(*arguments)))
     cache, data_key = context.chunk_cache, by.keys[1]
     stored = fields_in(cache.of(data_key).versions)
     while isinstance(missing := (yield by.call(*arguments, *_packed(context, chunks, stored))), list):
@@ -383,12 +388,20 @@ def store_writes(
                 raise ValueError(f"the server asks again for {len(missing)} chunks that were sent to it")
         cache.forget(data_key)
         stored = frozenset()
-    if missing == PutReply.REFUSED:
+    if not _written(context, address, task_id, writes, missing):
         return False
     # The next put need not send these chunks.
     written = address.checkpoint_ns, WRITTEN
     cache.remember(data_key, {written: written_version(chunks, cache.of(data_key).versions.get(written))})
     return True
+
+
+def _written(context: Context, address: Address, task_id: str, writes: Sequence[tuple[str, Any]], reply: int) -> bool:
+    """Note the writes for the header of a child, if all are new. Returns False if the script refused them."""
+    if context.cipher is not None and context.data_keys is not None and reply == len(writes):  # else others came first
+        digests = digests_of([(task_id, channel) for channel, _ in writes])
+        context.data_keys.note_writes(context.cipher, address.checkpoint_ns, address.checkpoint_id or "", digests)
+    return reply != PutReply.REFUSED
 
 
 def _packed(context: Context, chunks: Mapping[bytes, bytes], stored: Collection[bytes]) -> list[Argument]:

@@ -27,7 +27,7 @@ from redis_saver._migrate.opening import opened_cold, opened_store
 from redis_saver._store import store as stores
 from redis_saver._store.store import RedisStore
 from redis_saver._tiered_store import copies
-from redis_saver.encryption import Rotated
+from redis_saver.encryption import KeyStatus, Rotated
 from redis_saver.errors import (
     EndpointError,
     KeyConflict,
@@ -81,7 +81,7 @@ def _unpin(servers: Servers, threads: list[str], *, as_json: bool = JSON) -> int
 
 _KEY_CODES = """Exit codes:
     0: it is done.
-    1: something cannot be read or rotated. stderr names it.
+    1: something cannot be read or rotated, or threads are also in a cold tier that was not named. stderr says so.
     2: a URL, a login or a key is wrong, or a package is missing.
 """
 
@@ -100,7 +100,8 @@ def _with_keys(servers: Servers) -> Iterator[list[Any]]:
 def _keys_status(servers: Servers, *, as_json: bool = JSON) -> int:
     """Count what each key protects, by the key's id: threads, partitions of stores, caches. This needs no keys.
 
-    An old key may go when it protects nothing, and if it still protects nothing five minutes later.
+    An old key may go when it protects nothing, and if it still protects nothing five minutes later. With --keys-file or
+    REDIS_SAVER_KEYS, the primary key is marked. It wraps the data keys of whatever has no key of its own name.
 
     Options:
         postgres URL: The cold tier, whose rows are counted, too.
@@ -108,18 +109,25 @@ def _keys_status(servers: Servers, *, as_json: bool = JSON) -> int:
     with _with_keys(servers) as parts:
         status, *others = [part.key_status() for part in parts]
     for other in others:  # each counts something else
-        merged = {name: counts | getattr(other, name) for name, counts in status._asdict().items() if name != "plain"}
+        merged = {field: getattr(status, field) | getattr(other, field) for field in ("failed", "partitions", "caches")}
         status = status._replace(**merged, plain=status.plain + other.plain)
+    primary = getattr(servers.encryption and servers.encryption.keys, "primary", None)
     counts = [status.threads, status.partitions, status.caches, *([status.rows] if servers.postgres else [])]
     names = ("THREADS", "PARTITIONS", "CACHES", "ROWS")[: len(counts)]
     if as_json:
-        screen.emit(status)
+        screen.emit({**status._asdict(), "primary": primary})
     else:
-        keys = sorted({key_id for count in counts for key_id in count})
-        rows = [(screen.named(key_id), *(f"{count.get(key_id, 0):,}" for count in counts)) for key_id in keys]
+        keys = sorted({key_id for count in counts for key_id in count} | ({primary} if primary else set()))
+        marks = {primary: " (primary)"}
+        rows = [
+            (screen.named(key_id) + marks.get(key_id, ""), *(f"{count.get(key_id, 0):,}" for count in counts))
+            for key_id in keys
+        ]
         screen.table(("KEY", *names), rows, right=names)
         screen.line(f"not encrypted: {status.plain:,}")
-    return _failures(status.failed)
+        if not servers.postgres:
+            screen.line("rows in Postgres: not counted. If there is a cold tier, name it with --postgres URL")
+    return max(_failures(status.failed), _of_cold(status, "counted"))
 
 
 @command("keys rotate", _KEY_CODES)
@@ -149,16 +157,25 @@ def _keys_rotate(
         raise EndpointError("--before is only for --data")
     if data:
         with servers._replace(postgres=None).savers(readable=False) as savers:
-            result = savers.hot.rotate_keys(data=True, before=before)
+            result = savers.hot.rotate_keys(data=True, before=before)._replace(cold_backed=0)
     else:
         with _with_keys(servers) as parts:
             results = [part.rotate_keys() for part in parts]
         failed = {name: text for each in results for name, text in each.failed.items()}
         rotated, unchanged, plain = (sum(column) for column in zip(*(each[:3] for each in results), strict=True))
-        result = Rotated(rotated, unchanged, plain, failed)
+        result = Rotated(rotated, unchanged, plain, failed, sum(each.cold_backed for each in results))
     text = f"{counted(result.rotated, 'data key')} rotated, {result.unchanged:,} unchanged, {result.plain:,} plain"
     screen.show(result, f"{text}, {len(result.failed):,} failed", as_json=as_json)
-    return _failures(result.failed)
+    return max(_failures(result.failed), _of_cold(result, "rotated"))
+
+
+def _of_cold(result: KeyStatus | Rotated, done: str) -> int:
+    """Say that threads are also in a cold tier that was not named, and return the exit code."""
+    if not result.cold_backed:
+        return 0
+    threads = counted(result.cold_backed, "thread")
+    screen.note(f"in a cold tier, too: {threads}, whose rows were not {done}. Name it with --postgres URL")
+    return 1
 
 
 def _failures(failed: Mapping[str, str]) -> int:

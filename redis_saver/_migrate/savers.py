@@ -221,7 +221,7 @@ def _read_writes(
     for (task_id, _), end, stored in zip(tasks, ends, values, strict=True):
         flat += (names.component(task_id) + end, stored) if stored is not None else ()
     writes: dict[Task, Write] = {}
-    for write in codec.decode_writes(context, flat, Address(thread, *key)):
+    for write in codec.decode_writes(context, flat, Address(thread, *key), is_whole=False):
         writes.setdefault((write.task_id, min(write.idx, 0)), write)
     return writes
 

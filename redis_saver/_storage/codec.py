@@ -6,6 +6,7 @@ bytes in chunks (`chunks.py`). `header.py` encodes headers.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from redis_saver._storage.chunk_cache import ChannelKey, Version, names_version
 from redis_saver._storage.chunks import IN_CHUNKS, ZSTD, Stored, Write
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first, pack, take, unpack
+from redis_saver._storage.sealing import SpecialCall, check_special
 from redis_saver.errors import RedisSaverError, decoding, encoding
 
 Chunks = Mapping[bytes, bytes]
@@ -156,10 +158,10 @@ def opened(context: Context, thread: str, stored: Sequence[Any], chunks: Chunks)
         raw_id, raw_ns, header, values, *others = stored
         address = Address(thread, names.name_of(raw_ns), names.name_of(raw_id))
         with decoding("the header of {}", address):
-            header, _, flags = cipher.open_header(b"c" + raw_ns + raw_id, header)
-            fields = headers.fields(header, chunks, b"b" + raw_ns)
+            of = headers.open_known(context, cipher, b"c" + raw_ns + raw_id, header)
+            fields = headers.fields(of.header, chunks, b"b" + raw_ns)
         plain = list[bytes | None]()
-        for field, flag, value in zip(fields, flags, values, strict=True):
+        for field, flag, value in zip(fields, of.flags, values, strict=True):
             try:
                 if flag == ord(headers.PRESENT) and not value:
                     raise ValueError("it was removed")
@@ -167,7 +169,7 @@ def opened(context: Context, thread: str, stored: Sequence[Any], chunks: Chunks)
             except Exception as error:  # noqa: PERF203 - a `with` for each value would cost more
                 channel = names.components(field[1:])[1]
                 raise decoding("the value of channel {!r} of {}", channel, address).of(error) from error
-    return [raw_id, raw_ns, header, plain, *others]
+    return [raw_id, raw_ns, of.header, plain, *others]
 
 
 def held(value: Any) -> Any:
@@ -273,13 +275,23 @@ def encode_write(context: Context, write: PendingWrite) -> Write:
     return Write("", task_id, 0, channel, kind, data)
 
 
-def decode_writes(context: Context, stored: Sequence[bytes | None], address: Address) -> list[Write]:
-    """Return a checkpoint's writes in a flat list (task and kind, record, ...), in `writes_sort_key` order."""
+def decode_writes(
+    context: Context, stored: Sequence[bytes | None], address: Address, *, is_whole: bool = True
+) -> list[Write]:
+    """Return a checkpoint's writes in a flat list (task and kind, record, ...), in `writes_sort_key` order.
+
+    Args:
+        context: The saver.
+        stored: The list.
+        address: The checkpoint.
+        is_whole: False if the list may lack records of a task. Then its special writes are not compared.
+    """
     writes = list[Write]()
     if not stored:
         return writes
     try:
         cipher = None if context.data_keys is None else context.opener()
+        calls = defaultdict[str, dict[int, SpecialCall]](dict)
         for suffix, record in zip(stored[::2], stored[1::2], strict=True):
             if suffix is None or record is None:
                 raise ValueError("the index names a record of pending writes that the data lacks")
@@ -287,10 +299,14 @@ def decode_writes(context: Context, stored: Sequence[bytes | None], address: Add
             task_id, frames = names.name_of(suffix[:end]), take(record, 0)[0]
             if cipher is not None:
                 task = names.task(address.checkpoint_ns, address.checkpoint_id or "", task_id)
-                frames = cipher.open_writes(task, suffix[end:], frames)
+                frames, call = cipher.open_writes(task, suffix[end:], frames)
+                if call is not None:
+                    calls[task_id][int(suffix[end:])] = call
             for begin in range(0, len(frames), 5):
                 index, path, channel, kind, data = frames[begin : begin + 5]
                 writes.append(Write(names.decode(path), task_id, int(index), names.decode(channel), kind, data))
+        for task_id, of_task in calls.items() if is_whole else ():
+            check_special(task_id, of_task)
     except Exception as error:
         raise decoding("the writes of {}", address).of(error) from error
     return sorted(writes, key=lambda write: writes_sort_key(write.task_path, write.task_id, write.idx))

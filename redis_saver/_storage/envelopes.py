@@ -7,21 +7,27 @@ envelope opens nowhere else. A snapshot of a `DeltaChannel` keeps its class, whi
 
 Cold may keep metadata, and the rest of a checkpoint, as JSON that anybody reads. So both are in an envelope, the
 *head*, which is stored in base64 among the metadata. Next to it are only the metadata that SQL needs.
+
+Cold stores envelopes by an `EnvelopeSerializer`, which makes no objects. Cold's own serializer encodes what is within
+an envelope, and decodes it after it was opened at its place.
 """
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.base import CipherProtocol, SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from redis_saver._common import names
 from redis_saver._common.display import shown
 from redis_saver._serde import fallback
 from redis_saver._storage.framing import pack, unpack
+from redis_saver._storage.opaque import Opaque, OpaqueSerializer
 from redis_saver._storage.sealing import PLAIN, Cipher
-from redis_saver.errors import NotEncrypted
+from redis_saver.errors import NotEncrypted, decoding
 
 MAGIC = b"redis_saver envelope 1\n"
 HEAD = "redis_saver_sealed"
@@ -70,13 +76,98 @@ def is_snapshot(value: Any) -> bool:
 
 
 def envelope(stored: Any) -> Envelope:
-    """Return the envelope that cold stored as bytes, or as the text of a head.
+    """Return the envelope that an `EnvelopeSerializer` decoded.
 
     Raises:
         NotEncrypted: It is a plain value.
         ValueError: It was changed.
     """
-    data = base64.b64decode(stored) if isinstance(stored, str) else stored
-    if not isinstance(data, bytes) or not data.startswith(MAGIC):
+    if isinstance(stored, Opaque) and MAGIC in begin(stored.typed[1]):
+        raise ValueError(f"its type was changed to {shown(stored.typed[0])}")
+    if not isinstance(stored, bytes) or not stored.startswith(MAGIC):
         raise NotEncrypted(PLAIN)
-    return Envelope._make(unpack(data[len(MAGIC) :]))
+    return Envelope._make(unpack(stored[len(MAGIC) :]))
+
+
+def head_of(metadata: Any) -> bytes:
+    """Return the head among the metadata of a checkpoint.
+
+    Raises:
+        NotEncrypted: There is none.
+        ValueError: It is not base64.
+    """
+    text = metadata.get(HEAD) if isinstance(metadata, Mapping) else None
+    if not isinstance(text, str):
+        raise NotEncrypted(PLAIN)
+    return base64.b64decode(text)
+
+
+def begin(data: Any) -> bytes:
+    """Return the beginning of stored bytes, in which an envelope, or a snapshot of one, has `MAGIC`."""
+    return bytes(data[: len(MAGIC) + 16]) if isinstance(data, (bytes, bytearray, memoryview)) else b""
+
+
+_PACKED = OpaqueSerializer()
+
+
+class EnvelopeSerializer(SerializerProtocol):
+    """The serializer of cold with `encryption=`. It stores envelopes, and decodes nothing else.
+
+    Some savers store a whole checkpoint, or its metadata, by their serializer. These are plain data around envelopes,
+    so decoding gives lists, dicts and scalars. An object in them stays an `ormsgpack.Ext`. A value that is neither
+    bytes nor msgpack stays as it is, an `Opaque`, because only the caller can name its place in an error.
+    """
+
+    def __init__(self, serde: SerializerProtocol) -> None:
+        """Take the serializer that cold had. If it is an `EncryptedSerializer`, its cipher encrypts envelopes again."""
+        self._cipher: CipherProtocol | None = serde.cipher if isinstance(serde, EncryptedSerializer) else None
+        self.is_used: bool = False
+        """True if it has encoded or decoded something."""
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        """Encode an envelope, a snapshot of one, or a checkpoint or metadata with envelopes in them.
+
+        Raises:
+            NotEncrypted: It is something else, which must not be stored.
+        """
+        self.is_used = True
+        if not _has_only_envelopes(obj):
+            raise NotEncrypted(f"{type(obj).__name__} is to be stored in cold without encryption")
+        kind, data = _PACKED.dumps_typed(obj)
+        if self._cipher is not None:
+            name, data = self._cipher.encrypt(data)
+            kind = f"{kind}+{name}"
+        return kind, data
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        """Decode what `dumps_typed` encoded. Anything else stays an `Opaque`.
+
+        Raises:
+            DecodeError: The cipher refused it.
+        """
+        self.is_used = True
+        kind, stored = data
+        if self._cipher is not None and isinstance(kind, str) and "+" in kind:
+            kind, name = kind.split("+", 1)
+            with decoding("a value of the type {!r}", data[0]):
+                stored = self._cipher.decrypt(name, stored)
+        if kind == "bytes" and isinstance(stored, bytes):
+            return stored
+        if kind == "msgpack" and isinstance(stored, bytes) and not stored.startswith(MAGIC):
+            try:
+                return _PACKED.loads_typed((kind, stored))
+            except ValueError:  # `envelope` refuses it, by an error that names its place
+                pass
+        return Opaque(kind, stored)
+
+
+def _has_only_envelopes(value: Any) -> bool:
+    """True if each value in it is an envelope: of a channel, of a write, or of a checkpoint or metadata."""
+    if isinstance(value, bytes):
+        return value.startswith(MAGIC)
+    if is_snapshot(value):
+        return _has_only_envelopes(value.value)
+    if isinstance(value, Mapping):
+        of_channels = value.get("channel_values", {}) if "channel_versions" in value else {}
+        return (HEAD in value or "channel_versions" in value) and all(map(_has_only_envelopes, of_channels.values()))
+    return isinstance(value, list) and all(map(_has_only_envelopes, value))  # LangGraph's pending sends, before 2025

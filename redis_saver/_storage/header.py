@@ -27,7 +27,7 @@ from redis_saver._common.limits import Allowance
 from redis_saver._storage.chunks import PLAIN, digest
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import pack, take, unpack
-from redis_saver._storage.sealing import ENCRYPTED, SEALED
+from redis_saver._storage.sealing import ENCRYPTED, SEALED, SEALED_2, Cipher, OpenedHeader, split_writes
 from redis_saver.errors import IsEncrypted, RedisSaverError, decoding, encoding
 
 PRESENT, ABSENT = b"1", b"0"
@@ -131,7 +131,7 @@ def decode(context: Context, header: bytes, checkpoint_id: str, chunks: Mapping[
     try:
         frames = take(header, 0)[0]
         parent, time, _, names_chunk, flags, slots, tokens, _, seen, kind, body, about_kind, about = frames
-        if kind.endswith(SEALED):
+        if kind.endswith((SEALED, SEALED_2)):
             raise IsEncrypted(ENCRYPTED)
         rest = _loaded(context, kind, body)
         if not _NEVER_IN_BODY.isdisjoint(rest):
@@ -218,7 +218,16 @@ def fields(header: bytes, chunks: Mapping[bytes, bytes], prefix: bytes) -> list[
 def opened(context: Context, member: bytes, header: bytes) -> bytes:
     """Return a header as it was before it was sealed. `member` is its checkpoint's."""
     cipher = context.opener()
-    return header if cipher is None else cipher.open_header(member, header)[0]
+    return header if cipher is None else cipher.open_header(member, header).header
+
+
+def open_known(context: Context, cipher: Cipher, member: bytes, header: bytes) -> OpenedHeader:
+    """Open a header, and note the writes of its parent that it names."""
+    of = cipher.open_header(member, header)
+    if of.known_writes and context.data_keys is not None:
+        ns, _ = names.components(member[1:])
+        context.data_keys.note_writes(cipher, ns, names.name_of(of.parent), split_writes(of.known_writes))
+    return of
 
 
 def metadata(context: Context, header: bytes, address: Address) -> dict[str, Any]:

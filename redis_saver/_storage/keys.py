@@ -7,10 +7,12 @@ and a cache, have data keys in the same form.
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
@@ -19,14 +21,15 @@ from typing_extensions import Self
 
 from redis_saver._common import config as configs, forks, names
 from redis_saver._common.bounded_cache import BoundedCache
-from redis_saver._common.display import counted, kind_of, shown
-from redis_saver._common.logs import ThrottledLog, log_text
+from redis_saver._common.display import counted, error_text, kind_of, shown
+from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine.lockstep import together
 from redis_saver._engine.requests import Ask, Command, Operation, Page, R, Request, T
-from redis_saver._engine.runner import Pump
+from redis_saver._engine.runner import Pump, run
+from redis_saver._storage.asking import Questions
 from redis_saver._storage.framing import pack, unpack
-from redis_saver._storage.sealing import ID, Cipher
-from redis_saver.errors import DecodeError, KeyMismatch, KeyUnavailable, decoding
+from redis_saver._storage.sealing import ID, TIME, Cipher, KnownWrites, new_id, split_writes
+from redis_saver.errors import DecodeError, KeyMismatch, KeyUnavailable, RedisSaverError, decoding
 
 if TYPE_CHECKING:
     from redis_saver._storage.context import Context
@@ -41,9 +44,10 @@ ATTEMPTS = 3
 """Maximum number of attempts. Several callers of this process may make a data key for a thread at the same time."""
 FIELD = b"@key"
 """The field with a data key: its id, then frames of the wrapping key's id, the wrapped key, the name that the provider
-was asked for, and a seal of that name. The id begins with the time in milliseconds when the data key was made."""
-_TIME = 6
-"""Size of that time in bytes."""
+was asked for, and a seal of that name. The id begins with the time in milliseconds when the data key was made.
+
+The seal is made with the data key. So it also shows whether the provider has returned the right one. Data keys of
+before November 2026 have neither name nor seal."""
 _MAX_NAMED = 10
 """Maximum number of skipped threads that a log line names."""
 _LOG = ThrottledLog("redis_saver.storage")
@@ -80,8 +84,13 @@ class WrappedKey(NamedTuple):
 class KeyProvider(ABC):
     """Wraps and unwraps data keys: `Keyset`, or a class of yours over a KMS or Vault.
 
-    A saver asks once for each thread and process, and again after `cache_seconds`. It never asks for each value. The
-    asyncio forms run `wrap` and `unwrap` in worker threads, unless a subclass overrides them.
+    A saver asks once for each thread and process, and again after `cache_seconds`. It never asks for each value. Callers
+    that need the same data key at the same time share one `unwrap`, and its error. The asyncio forms run `wrap` and
+    `unwrap` in worker threads, unless a subclass overrides them.
+
+    A provider must not answer by the context alone, such as from a cache: the context of a thread that was deleted and
+    made again is the same, but its data key is another one. A wrong answer of `unwrap` is noticed before it is used. A
+    wrong answer of `wrap` is noticed only by the next process, which cannot read the data.
     """
 
     @abstractmethod
@@ -92,6 +101,9 @@ class KeyProvider(ABC):
             data_key: The data key.
             context: The thread. `unwrap` gets the same.
             name: The name that `key_for` returned, such as a tenant's. None: the primary key.
+
+        Returns:
+            This data key, wrapped. `unwrap` must return exactly this data key.
 
         Raises:
             KeyUnavailable: There is no such key.
@@ -183,15 +195,28 @@ class DataKeys:
         """Start without keys. The kind is that of `KeyContext`."""
         self._encryption, self._prefix = encryption, prefix
         self.kind: str = kind
+        self._reports = kind == "cache"
+        """True if errors of the program's own code become ours, for callers that go on without this data key."""
         self.on_unavailable: OnUnavailable = encryption.on_unavailable
         self.keeps: bool = encryption.cache_seconds > 0
         """True if a data key is kept for later operations."""
         self.skipped: Unavailable = Unavailable()
         self._ciphers: BoundedCache[str, Cipher] = BoundedCache(MAX_KEYS)
-        self._of_envelopes: BoundedCache[tuple[str, bytes], Cipher] = BoundedCache(MAX_KEYS)
-        """Ciphers of envelopes, by thread and stored data key."""
+        self._unwrapped: BoundedCache[tuple[str, bytes], Cipher] = BoundedCache(MAX_KEYS)
+        """Ciphers by thread or partition and stored data key, also those of envelopes."""
+        self._questions = Questions[Cipher]()
         self._in_cold: BoundedCache[str, Cipher] = BoundedCache(MAX_KEYS)
         """The cipher of each thread's last envelope. A new data key of the thread is wrapped by the same name."""
+        self._writes = KnownWrites()
+
+    def reporting(self) -> Self:
+        """Return the same data keys for a caller that goes on with others, and reports which ones failed.
+
+        Then each error of the provider, and of `key_for`, is raised as `KeyUnavailable`.
+        """
+        clone = copy.copy(self)
+        clone._reports = True  # noqa: SLF001 - a copy of itself
+        return clone
 
     def load(self, name: str, key: bytes, failed: Cipher | None = None) -> Operation[Cipher | None]:
         """Return the cipher of a thread or partition, or None if it has no data key.
@@ -216,28 +241,59 @@ class DataKeys:
         return self.keep(name, (yield from self.unwrap(name, stored)))
 
     def unwrap(self, name: str, stored: bytes) -> Operation[Cipher]:
-        """Return the cipher of a stored data key."""
+        """Return the cipher of a stored data key. Asks the provider, unless this process has it.
+
+        Raises:
+            KeyUnavailable: The key that wrapped it is not there.
+            DecodeError: It was changed, or the provider returned another data key. Nothing was sealed with that.
+        """
         keys, reading = self._encryption.keys, decoding(f"the data key of {self.kind} {{!r}}", name)
         with reading:
-            key_id, wrapped, *_ = unpack(stored[ID:])
+            key_id, wrapped, *rest = unpack(stored[ID:])
             arguments = WrappedKey(names.decode(key_id), wrapped), KeyContext(self._prefix, self.kind, name)
+
+        def known() -> Cipher | None:
+            held = self._unwrapped.get((name, stored))
+            return held if held is not None and held.is_current else None
+
+        def learn(data_key: bytes) -> Cipher:
+            cipher = self._cipher(name, stored, data_key)
+            if rest:
+                asked, seal = rest
+                _check(cipher, asked, seal)
+            self._unwrapped.store((name, stored), cipher)
+            return cipher
+
+        if (held := known()) is not None:
+            return held
+        question = Ask(keys.unwrap, keys.aunwrap, arguments)
         try:
-            data_key = yield from self._answer(Ask(keys.unwrap, keys.aunwrap, arguments))
+            with self._foreign("the provider of keys", ValueError):
+                cipher: Cipher = yield self._questions.request((name, stored), question, known, learn)
         except ValueError as error:
             raise reading.of(error) from error
-        return self._cipher(name, stored, data_key)
+        return cipher
 
     def of_envelope(self, name: str, stored: bytes) -> Operation[Cipher]:
         """Return the cipher of a data key that came with a value of cold. Hot may have another one, or none."""
         held = self._ciphers.get(name)
         if held is None or held.argument != stored or not held.is_current:
-            held = self._of_envelopes.get((name, stored))
-        if held is None or not held.is_current:
             held = yield from self.unwrap(name, stored)
-            self._of_envelopes.store((name, stored), held)
         if self._in_cold.get(name) is not held:
             self._in_cold.store(name, held)
         return held
+
+    def note_writes(self, cipher: Cipher, ns: str, checkpoint_id: str, writes: set[bytes]) -> None:
+        """Note pending writes of a checkpoint that are surely stored (`digests_of`)."""
+        self._writes.note(cipher.id, ns, checkpoint_id, writes)
+
+    def writes_of(self, cipher: Cipher, ns: str, checkpoint_id: str) -> bytes:
+        """Return the known pending writes of a checkpoint. After a fill, cold's rows have another data key than hot."""
+        known = self._writes.of(cipher.id, ns, checkpoint_id)
+        in_cold = self._in_cold.get(names.decode(cipher.thread))
+        if in_cold is None or in_cold.id == cipher.id:
+            return known
+        return b"".join(sorted(split_writes(known) | split_writes(self._writes.of(in_cold.id, ns, checkpoint_id))))
 
     def copy(self, source: str, key: bytes, target: str) -> Operation[None]:
         """Make a data key for a copy whose records are sealed anew. The provider wraps it by the source's name."""
@@ -253,7 +309,7 @@ class DataKeys:
         if (in_cold := self._in_cold.get(name)) is not None:
             made = yield from self.wrap_anew(name, in_cold, config, replaces=True)
         else:
-            made = yield from self._wrap(name, os.urandom(32), _new_id(), self._asked(name, config))
+            made = yield from self._wrap(name, os.urandom(32), new_id(), self._asked(name, config))
         held = self._ciphers.get(name)  # another caller may have loaded or made it meanwhile
         return held if held is not None and held.is_current else self.keep(name, made)
 
@@ -278,40 +334,47 @@ class DataKeys:
         """
         with decoding(f"the data key of {self.kind} {{!r}}", name):
             *_, asked, seal = unpack(cipher.argument[ID:])
-            cipher.open(seal, *_place_of(cipher, asked))
-            key_name = self.name_for(name, cipher.argument, config)
+            _check(cipher, asked, seal)
+        key_name = self.name_for(name, cipher.argument, config)
         if replaces:
-            return (yield from self._wrap(name, os.urandom(32), _new_id(), key_name))
+            return (yield from self._wrap(name, os.urandom(32), new_id(), key_name))
         return (yield from self._wrap(name, cipher.data_key, cipher.id, key_name))
 
     def name_for(self, name: str, stored: bytes, config: RunnableConfig | None = None) -> str | None:
         """Return the name to ask the provider for when a stored data key is wrapped anew (`wrap_anew`)."""
-        return self._asked(name, config) or names.decode(unpack(stored[ID:])[2]) or None
+        with decoding(f"the data key of {self.kind} {{!r}}", name):
+            kept = names.decode(unpack(stored[ID:])[2]) or None
+        return self._asked(name, config) or kept
 
     def _asked(self, name: str, config: RunnableConfig | None) -> str | None:
         key_for = None if self.kind == "cache" else self._encryption.key_for
-        return key_for(name, config) if key_for else None
+        with self._foreign("key_for"):
+            return key_for(name, config) if key_for else None
 
     def _wrap(self, name: str, data_key: bytes, own_id: bytes, key_name: str | None) -> Operation[Cipher]:
-        keys, asked = self._encryption.keys, names.encode(key_name or "")
+        keys, cipher = self._encryption.keys, self._cipher(name, own_id, data_key)
         arguments = data_key, KeyContext(self._prefix, self.kind, name), key_name
-        wrapped = yield from self._answer(Ask(keys.wrap, keys.awrap, arguments))
-        cipher = self._cipher(name, own_id, data_key)
-        seal = cipher.seal(b"key", *_place_of(cipher, asked))
-        cipher.argument += pack([names.encode(wrapped.key_id), wrapped.data, asked, seal])
+        with self._foreign("the provider of keys"):
+            wrapped = yield Ask(keys.wrap, keys.awrap, arguments)
+            if not isinstance(wrapped, WrappedKey):
+                raise TypeError(f"wrap of {kind_of(keys)} returned {kind_of(wrapped)}; return a WrappedKey")
+            asked = names.encode(key_name or "")
+            seal = cipher.seal(b"key", *_place_of(cipher, asked))
+            cipher.argument += pack([names.encode(wrapped.key_id), wrapped.data, asked, seal])
         return cipher
 
-    def _answer(self, question: Ask) -> Operation[Any]:
-        """Ask the provider. Its own errors pass unchanged, except to a cache, which may do without its entries."""
+    @contextmanager
+    def _foreign(self, what: str, *passing: type[Exception]) -> Iterator[None]:
+        """Run code of the program, whose errors pass unchanged unless this reports them (`reporting`).
+
+        A cache always reports them, because it may do without its entries.
+        """
         try:
-            return (yield question)
-        except (KeyUnavailable, ValueError):
-            raise
+            yield
         except Exception as error:
-            if self.kind != "cache":
+            if not self._reports or isinstance(error, (RedisSaverError, *passing)):
                 raise
-            why = log_text(error, is_encrypted=True)  # else it might quote a key
-            raise KeyUnavailable(f"the provider of keys failed: {why}") from error
+            raise KeyUnavailable(f"{what} failed: {error_text(error)}") from error
 
     def _cipher(self, name: str, stored: bytes, data_key: bytes) -> Cipher:
         return Cipher(stored, data_key, names.encode(name), time.monotonic() + self._encryption.cache_seconds)
@@ -320,6 +383,15 @@ class DataKeys:
         """Remember the cipher of a thread or partition."""
         self._ciphers.store(name, cipher)
         return cipher
+
+
+def run_asking(operation: Operation[T]) -> T:
+    """Run an operation that only asks the provider, without a driver."""
+
+    def answer(question: Any) -> Any:
+        return question.ask(*question.arguments)
+
+    return run(operation, answer)
 
 
 class Skipping:
@@ -377,12 +449,23 @@ class Skipping:
             )
 
 
-def _new_id() -> bytes:
-    return (time.time_ns() // 10**6).to_bytes(_TIME, "big") + os.urandom(ID - _TIME)
-
-
 def _place_of(cipher: Cipher, asked: bytes) -> tuple[bytes, ...]:
     return b"name of the key", cipher.thread, asked
+
+
+def _check(cipher: Cipher, asked: bytes, seal: bytes) -> None:
+    """Check that a cipher has the data key that was wrapped, and the name of its key.
+
+    Raises:
+        ValueError: It has another one.
+    """
+    try:
+        cipher.open(seal, *_place_of(cipher, asked))
+    except ValueError:
+        raise ValueError(
+            "the provider returned another data key than the one that it wrapped, or the stored key was changed. The "
+            "data key was not used. If the provider has a cache, it must go by the wrapped key, not by the context"
+        ) from None
 
 
 def wrapped_by(stored: bytes) -> str:
@@ -392,7 +475,7 @@ def wrapped_by(stored: bytes) -> str:
 
 def made_at(stored: bytes) -> float:
     """Return the time when a stored data key was made, in seconds since 1970."""
-    return int.from_bytes(stored[:_TIME], "big") / 1000
+    return int.from_bytes(stored[:TIME], "big") / 1000
 
 
 def with_key(

@@ -70,7 +70,7 @@ class OpaqueSerializer(FastSerializer):
         if kind in ("null", "bytes", "bytearray"):
             return super().loads_typed(data)
         if "+" in kind:
-            variable = "REDIS_SAVER_KEYS" if kind.endswith("+siv") else "LANGGRAPH_AES_KEY"
+            variable = "REDIS_SAVER_KEYS" if kind.endswith(("+siv", "+siv2")) else "LANGGRAPH_AES_KEY"
             raise IsEncrypted(f"it is encrypted ({kind}): set {variable} to the key it was written with")
         return Opaque(kind, stored)
 

@@ -39,6 +39,9 @@ class KeyStatus(NamedTuple):
     """1 by the id of the key of a cache."""
     rows: dict[str, int] = {}  # noqa: RUF012 - nobody changes it
     """Number of rows in Postgres by the id of the key. Only of a saver over two tiers."""
+    cold_backed: int = 0
+    """Number of threads that are also in a cold tier, whose rows were not counted. Then a saver over both tiers has to
+    say whether a key may go. 0 of such a saver."""
 
 
 class Rotated(NamedTuple):
@@ -52,6 +55,8 @@ class Rotated(NamedTuple):
     """Number of those that are not encrypted."""
     failed: dict[str, str]
     """Errors of all others, named as in `KeyStatus`. They are as before."""
+    cold_backed: int = 0
+    """Number of threads that are also in a cold tier, whose rows are as before. 0 of a saver over both tiers."""
 
 
 class Holder(NamedTuple):
@@ -124,7 +129,7 @@ class Rewrapping:
         """
         if data_keys is None:
             raise ValueError("rotate_keys: there is no encryption=, so there are no keys")
-        self.data_keys: DataKeys = data_keys
+        self.data_keys: DataKeys = data_keys.reporting()
         self._newest: dict[str | None, str] = {}
         """The key that the provider chose for each name."""
 
@@ -142,7 +147,8 @@ class Rewrapping:
     def wrapped(self, name: str, stored: bytes) -> Operation[bytes | None]:
         """Return a stored data key, wrapped anew. None if the provider would choose the same key again."""
         with decoding(f"the data key of {self.data_keys.kind} {{!r}}", name):
-            key_id, asked = wrapped_by(stored), self.data_keys.name_for(name, stored)
+            key_id = wrapped_by(stored)
+        asked = self.data_keys.name_for(name, stored)
         if self._newest.get(asked) == key_id:
             return None
         cipher = yield from self.data_keys.unwrap(name, stored)

@@ -9,13 +9,22 @@ Each record is sealed with its place as associated data, so it opens nowhere els
 Two things in a header change on the server: prune clears a parent, and a put that comes again adds flags. So the header
 has both sealed within, and `open_header` compares.
 
+**The second rule.** Records whose type ends with `+siv2` hold more (format 5 of threads):
+
+- A header names the pending writes of its parent, as far as the process that sealed it knew them (`KnownWrites`).
+- An `INTERRUPT` or `RESUME` names its call (`SpecialCall`), so an older one does not pass beside a newer one. If it is
+  put again, it has other bytes.
+
+The rule is part of the associated data, so nobody can pass a record of one rule off as one of the other. Records of the
+first rule are read as before: their parents' writes are not known, and their calls are older than all others.
+
 Not detected:
 
 - Whoever can write to Redis can hide things: the newest checkpoints, a whole checkpoint, or all of a task's writes with
   their member of the index, and can clear a parent as prune does. A history of a `DeltaChannel` does not end there: the
-  metadata count its updates, so `_checkpoint/delta.py` notices.
-- What a place had earlier opens there again: a checkpoint that was put again, a special write. With the whole thread,
-  or with its `@state` and index alone, that is a rollback. The short answer of `lua/checkpoint/get.lua` depends only on
+  metadata count its updates, so `_checkpoint/delta.py` notices. It also notices hidden writes that a header names.
+- What a place had earlier opens there again: a checkpoint that was put again, or all special writes of a call. With the
+  whole thread, or with its `@state` and index alone, that is a rollback. The short answer of `lua/checkpoint/get.lua` depends only on
   these, and the values come from this process's memory, so it hides newer checkpoints and shows nothing else.
 - Limits, TTLs, counters, times in `threads()` and the members of the index are in the open.
 
@@ -26,18 +35,28 @@ LangGraph gives each change a new version.
 from __future__ import annotations
 
 import hashlib
+import os
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from langgraph.checkpoint.base import WRITES_IDX_MAP
+from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
+
+from redis_saver._common.bounded_cache import BoundedCache
+from redis_saver._common.display import shown
 from redis_saver._storage.chunks import DIGEST, IN_CHUNKS, KINDS
 from redis_saver._storage.framing import pack, take, unpack
 from redis_saver.errors import NotEncrypted
 
 SEALED = b"+siv"
 """Ends the type of a sealed record."""
+SEALED_2 = b"+siv2"
+"""Ends the type of a record that is sealed by the second rule."""
 ID = 16
-"""Size of a data key's id in bytes."""
+"""Size in bytes of the id of a data key, and of a call."""
+TIME = 6
+"""Size in bytes of the time at which such an id begins, in milliseconds since 1970."""
 _END = b"\0"
 """Ends what is encrypted, because older releases of `cryptography` refuse to encrypt nothing."""
 PLAIN = (
@@ -62,6 +81,11 @@ def aead(key: bytes) -> Any:
     except ImportError as error:
         raise ImportError(f"encryption needs more packages: pip install 'redis-saver[encryption]' ({error})") from error
     return AESSIV(key)
+
+
+def new_id() -> bytes:
+    """Return a new id of a data key or a call: the time, and random bytes."""
+    return (time.time_ns() // 10**6).to_bytes(TIME, "big") + os.urandom(ID - TIME)
 
 
 def derived(key: bytes, purpose: bytes, size: int) -> bytes:
@@ -159,34 +183,46 @@ class Cipher:
 
     # -- headers
 
-    def seal_header(self, member: bytes, header: bytes) -> bytes:
-        """Seal the rest of the checkpoint and the metadata in a header. `member` is the checkpoint's."""
+    def seal_header(
+        self, member: bytes, header: bytes, known_writes: bytes = b"", before: OpenedHeader | None = None
+    ) -> bytes:
+        """Seal the rest of the checkpoint and the metadata in a header.
+
+        Args:
+            member: The checkpoint's member of the index.
+            header: The header.
+            known_writes: The known writes of its parent.
+            before: The same header from another seal. What that had within stays, also if it was changed in the open.
+        """
         frames = unpack(header)
         kind, body, about_kind, about = frames[_KIND:]
-        within = pack([frames[_PARENT], frames[_FLAGS]])
+        within = pack(
+            [before.parent, before.flags, known_writes] if before else [frames[_PARENT], frames[_FLAGS], known_writes]
+        )
         place = self._place_of(member, frames)
         frames[_KIND:] = [
-            kind + SEALED, sealed := self.seal(within + body, b"body", kind, *place),
+            kind + SEALED_2, sealed := self.seal(within + body, b"body 2", kind, *place),
             about_kind + SEALED, self.seal(about, b"about", about_kind, sealed[:_TAG]),
         ]  # fmt: skip
         return pack(frames)
 
-    def open_header(self, member: bytes, header: bytes) -> tuple[bytes, bytes, bytes]:
-        """Open what `seal_header` sealed. Also return the parent and the flags that were sealed.
+    def open_header(self, member: bytes, header: bytes) -> OpenedHeader:
+        """Open what `seal_header` sealed.
 
         Raises:
             ValueError: It is another checkpoint's, or something in the open was changed.
         """
         frames = unpack(header)
         kind, body, about_kind, about = frames[_KIND:]
-        kind, about_kind, place = unsealed(kind), unsealed(about_kind), self._place_of(member, frames)
-        opened = self.open(body, b"body", kind, *place)
-        (parent, flags), start = take(opened, 0, 2)
+        is_second, place = kind.endswith(SEALED_2), self._place_of(member, frames)
+        kind, about_kind = unsealed(kind), unsealed(about_kind)
+        opened = self.open(body, b"body 2" if is_second else b"body", kind, *place)
+        (parent, flags, *writes), start = take(opened, 0, 3 if is_second else 2)
         added = [flag for flag, before in zip(frames[_FLAGS], flags, strict=True) if flag != before]
         if frames[_PARENT] not in (parent, b"") or {*added} - {ord("1")}:
             raise ValueError("its parent or its flags were changed")
         frames[_KIND:] = [kind, opened[start:], about_kind, self.open(about, b"about", about_kind, body[:_TAG])]
-        return pack(frames), parent, flags
+        return OpenedHeader(pack(frames), parent, flags, b"".join(writes))
 
     def _place_of(self, member: bytes, frames: Sequence[bytes]) -> tuple[bytes, ...]:
         """Return what binds a header: its checkpoint, and the frames that only the saver writes."""
@@ -195,24 +231,38 @@ class Cipher:
     # -- pending writes
 
     def seal_writes(self, task: bytes, records: Sequence[bytes]) -> list[bytes]:
-        """Seal the records of a task's writes. Each knows how many there are, so none can be cut off.
+        """Seal the records of a task's regular writes. Each knows how many there are, so none can be cut off.
 
         Args:
             task: The task's member of the index.
             records: For each write: frames of index, task path, channel, type and bytes.
         """
-        front, sealed = pack([b"%d" % len(records)]), list[bytes]()
+        return self._seal_writes(task, records, pack([b"%d" % len(records)]))
+
+    def seal_special(self, task: bytes, special: Mapping[int, bytes], call: SpecialCall) -> dict[int, bytes]:
+        """Seal the records of a task's special writes, by index, that one call stores."""
+        sealed, front = dict[int, bytes](), pack([b"1", call.sealed])
+        for index, record in special.items():
+            named = (front, b"2") if index in PAIR else (pack([b"1"]),)
+            (sealed[index],) = self._seal_writes(task, [record], *named)
+        return sealed
+
+    def _seal_writes(self, task: bytes, records: Sequence[bytes], front: bytes, rule: bytes = b"") -> list[bytes]:
+        sealed = list[bytes]()
         for record in records:
             *place, kind, data = unpack(record)
             if kind == IN_CHUNKS:
                 data = self._seal_typed(data, front, b"write", self.thread, task, *place)
             else:
-                kind, data = kind + SEALED, self.seal(front + data, b"write", self.thread, task, *place, kind)
+                bound = self.seal(front + data, b"write" + rule, self.thread, task, *place, kind)
+                kind, data = kind + SEALED + rule, bound
             sealed.append(pack([*place, kind, data]))
         return sealed
 
-    def open_writes(self, task: bytes, special: bytes, frames: Sequence[bytes]) -> list[bytes]:
-        """Open the frames of a record of writes: five for each write.
+    def open_writes(
+        self, task: bytes, special: bytes, frames: Sequence[bytes]
+    ) -> tuple[list[bytes], SpecialCall | None]:
+        """Open the frames of a record of writes: five for each write. Also return the call of a special write.
 
         Args:
             task: The task's member of the index.
@@ -222,7 +272,7 @@ class Cipher:
         Raises:
             ValueError: A write was changed, moved, repeated, or cut off.
         """
-        opened, count, indexes = list[bytes](), 1, set(frames[::5])
+        opened, count, indexes, call = list[bytes](), 1, set(frames[::5]), b""
         if (special and indexes != {special}) or (not special and any(index[:1] == b"-" for index in indexes)):
             raise ValueError("it has writes of another record")
         for begin in range(0, len(frames), 5):
@@ -233,15 +283,155 @@ class Cipher:
                 (number,), start = take(head, 0, 1)
                 data = data[:_ROOT] + pack([inner, head[start:]]) + data[end:]
             else:
+                rule = b"2" if kind.endswith(SEALED_2) else b""
                 kind = unsealed(kind)
-                data = self.open(data, b"write", self.thread, task, *place, kind)
-                (number,), start = take(data, 0, 1)
-                data = data[start:]
+                data = self.open(data, b"write" + rule, self.thread, task, *place, kind)
+                (number, *calls), start = take(data, 0, 2 if rule else 1)
+                call, data = b"".join(calls), data[start:]
             count = max(count, int(number))
             opened += (*place, kind, data)
         if len(frames) != 5 * len(indexes) or len(indexes) < count:
             raise ValueError(f"of {count} writes {len(indexes)} are there, in {len(frames) // 5} places")
-        return opened
+        return opened, SpecialCall.of(call) if special else None
+
+
+class OpenedHeader(NamedTuple):
+    """A header as it was before it was sealed, and what was sealed within."""
+
+    header: bytes
+    parent: bytes
+    """The parent's id, escaped, also if prune has removed it."""
+    flags: bytes
+    """The flags of its channels."""
+    known_writes: bytes
+    """The pending writes of its parent that the process knew which sealed it, as `KnownWrites` has them."""
+
+
+# -- special writes
+
+
+PAIR = (WRITES_IDX_MAP[INTERRUPT], WRITES_IDX_MAP[RESUME])
+
+
+class SpecialCall(NamedTuple):
+    """The call of `put_writes` that stored an `INTERRUPT` or a `RESUME`. Other special writes name none.
+
+    LangGraph stores the `INTERRUPT` of a task together with its earlier answers (`RESUME`). When the task has ended, it
+    stores the answers alone (`langgraph/pregel/_runner.py`, `commit`).
+    """
+
+    id: bytes
+    """Begins with the time (`TIME`). Zero bytes for a record of the first rule."""
+    together: tuple[int, ...]
+    """The indexes of `INTERRUPT` and `RESUME`, if the call had one or both of them and no regular write. Postgres
+    replaces special writes only in such a call."""
+
+    @classmethod
+    def new(cls, special: Iterable[int], regular: Collection[Any]) -> SpecialCall:
+        """Return the call with these special writes, and these regular ones."""
+        return cls(new_id(), () if regular else tuple([index for index in special if index in PAIR]))
+
+    @property
+    def sealed(self) -> bytes:
+        """The bytes that are sealed with `INTERRUPT` and `RESUME`."""
+        return self.id + b"".join([b"%d" % index for index in self.together])
+
+    @classmethod
+    def of(cls, sealed: bytes) -> SpecialCall:
+        """Return the call that is sealed with a special write. Empty: by the first rule."""
+        return cls(sealed[:ID] or bytes(ID), tuple(map(int, sealed[ID:].replace(b"-", b" -").split())))
+
+
+def check_special(task: str, calls: Mapping[int, SpecialCall]) -> None:
+    """Check that no special write of a task is older than another one that came with a newer one of its kind.
+
+    Args:
+        task: The task, for the error.
+        calls: The calls of all of its special writes, by index.
+
+    Raises:
+        ValueError: An earlier record was put back, or one was removed.
+    """
+    for index, call in calls.items():
+        for other in call.together:
+            if other != index and not _fits(index, call, other, calls.get(other)):
+                raise ValueError(
+                    f"a special write of task {shown(task)} was removed, or an earlier one was put in its place"
+                )
+
+
+def _fits(index: int, call: SpecialCall, other: int, partner: SpecialCall | None) -> bool:
+    """True if the special write `other` came in the same call, or may have replaced that of the call later."""
+    if partner is None or partner.id == call.id:
+        return partner is not None
+    if index in partner.together or partner.id == bytes(ID):  # of another pair, or by the first rule
+        return False
+    # Answers alone come when the task ends. A question alone is later only if a run that was overtaken asked it again.
+    return other != PAIR[0] or partner.id[:TIME] >= call.id[:TIME]
+
+
+# -- writes of a parent
+
+
+class KnownWrites:
+    """The pending writes that this process put or read. A header names those of its parent.
+
+    Each is a digest of its task and its channel. In a header it is encrypted, so the digest needs no key. Writes are
+    known by data key, so those of an earlier thread with the same ids do not count.
+    """
+
+    def __init__(self) -> None:
+        """Know none."""
+        self._known: BoundedCache[tuple[bytes, str, str], frozenset[bytes]] = BoundedCache(_CHECKPOINTS, _KNOWN_BYTES)
+
+    def note(self, key: bytes, ns: str, checkpoint_id: str, writes: set[bytes]) -> None:
+        """Note writes of a checkpoint that are surely stored (`digests_of`). `key` is the id of the data key."""
+        place = key, ns, checkpoint_id
+        before = self._known.get(place, frozenset())
+        if not before.issuperset(writes):
+            together = before.union(writes)
+            self._known.store(place, together, len(ns) + 100 * len(together))
+
+    def of(self, key: bytes, ns: str, checkpoint_id: str) -> bytes:
+        """Return the known writes of a checkpoint, sorted."""
+        return b"".join(sorted(self._known.get((key, ns, checkpoint_id), ())))
+
+
+_CHECKPOINTS, _KNOWN_BYTES = 20_000, 16 * 2**20
+_WRITE = 8
+"""Size of a digest of a write, in bytes."""
+
+
+def digests_of(writes: Iterable[Sequence[Any]]) -> set[bytes]:
+    """Return the digests of pending writes, without special ones. A write begins with its task and its channel."""
+    return {
+        hashlib.blake2b(f"{task}\0{channel}".encode("utf-8", "surrogatepass"), digest_size=_WRITE).digest()
+        for task, channel, *_ in writes
+        if channel not in WRITES_IDX_MAP
+    }
+
+
+def split_writes(known: bytes) -> set[bytes]:
+    """Return the digests of writes that a header names."""
+    return {known[at : at + _WRITE] for at in range(0, len(known), _WRITE)}
+
+
+def check_writes(known: bytes, writes: Iterable[Sequence[Any]], checkpoint_id: str) -> None:
+    """Check that a checkpoint has all pending writes that the header of its child names.
+
+    Args:
+        known: Those writes.
+        writes: Its writes, as `digests_of` takes them.
+        checkpoint_id: Its id, for the error.
+
+    Raises:
+        ValueError: Some were removed.
+    """
+    if known and (gone := split_writes(known) - digests_of(writes)):
+        raise ValueError(
+            f"{len(gone)} pending writes of its ancestor {shown(checkpoint_id)} are gone, which the writer of that "
+            "one's child had seen"
+        )
 
 
 def unsealed(kind: bytes) -> bytes:
@@ -250,6 +440,7 @@ def unsealed(kind: bytes) -> bytes:
     Raises:
         NotEncrypted: The record is plain.
     """
-    if not kind.endswith(SEALED):
-        raise NotEncrypted(PLAIN)
-    return kind[: -len(SEALED)]
+    for end in (SEALED, SEALED_2):
+        if kind.endswith(end):
+            return kind[: -len(end)]
+    raise NotEncrypted(PLAIN)

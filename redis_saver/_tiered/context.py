@@ -31,6 +31,7 @@ from redis_saver._storage.framing import unpack
 from redis_saver._storage.keys import keyed
 from redis_saver._tiered import scripts
 from redis_saver._tiered.backlog import BacklogCount, Counts, FlushQueue
+from redis_saver._tiered.in_cold import InCold
 from redis_saver._tiered.requests import ColdCall, Tiered, attempt
 from redis_saver.errors import EncodeError, LimitExceeded, decoding
 
@@ -139,16 +140,19 @@ class Tiers:
     flush_queue: FlushQueue | None = None
     """None: write-through."""
 
-    def __init__(self, hot: Saver[Any], opaque_hot: Context, cold: BaseCheckpointSaver[Any], verify: Verify) -> None:
+    def __init__(
+        self, hot: Saver[Any], opaque_hot: Context, cold: BaseCheckpointSaver[Any], in_cold: InCold, verify: Verify
+    ) -> None:
         """Start with empty caches.
 
         Args:
             hot: The hot saver.
             opaque_hot: Hot with the serializer of flushers.
             cold: The cold saver.
+            in_cold: This process's memory of encrypted checkpoints in cold.
             verify: As for `saver.TwoTiers`.
         """
-        self._hot = hot
+        self._hot, self.in_cold = hot, in_cold
         self.opaque_hot, self.verify = opaque_hot, verify
         self.cold_is_postgres: bool = postgres.has_history(cold)
         """True if cold is LangGraph's Postgres saver with known tables (`postgres.py`)."""
@@ -170,6 +174,11 @@ class Tiers:
     def log_text(self, error: Exception) -> str:
         """Return the text of an error for logs, stats and refused records. It quotes no value if hot encrypts."""
         return log_text(error, is_encrypted=self.hot.data_keys is not None)
+
+    def saw(self, thread: str, ns: str, checkpoint_id: str) -> None:
+        """Remember that a checkpoint exists in one of the tiers. An empty id: the namespace is empty."""
+        if self.hot.data_keys is not None:  # else nothing depends on it
+            self.in_cold.saw(thread, ns, checkpoint_id)
 
     def over(self, hot: Saver[Any]) -> Tiers:
         """Return the same tiers over a clone of hot. Both share all caches."""
@@ -219,10 +228,9 @@ def task_paths_in_hot(hot: Context, thread: str, checkpoints: Iterable[Checkpoin
         suffixes += map(names.component, tasks)
         fields = [writes_of(address) + suffix for suffix in suffixes]
         records = yield Command(("HMGET", data, *fields))
-        for suffix, record in zip(suffixes, records, strict=True):
-            if record is not None:
-                for write in codec.decode_writes(hot, (suffix, record), address):
-                    paths[ns, checkpoint_id, write.task_id] = write.task_path
+        there = [part for pair in zip(suffixes, records, strict=True) if pair[1] is not None for part in pair]
+        for write in codec.decode_writes(hot, there, address):
+            paths[ns, checkpoint_id, write.task_id] = write.task_path
     return paths
 
 

@@ -27,11 +27,12 @@ from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver, context_o
 from redis_saver._client import loops
 from redis_saver._common import forks, postgres
 from redis_saver._common.display import kind_of
-from redis_saver._engine.requests import Call, Request, Sleep, T
+from redis_saver._engine.requests import Ask, Call, Request, Sleep, T
 from redis_saver._engine.runner import BlockingDriver, Driver
 from redis_saver._engine.stats import Counting, Measured
-from redis_saver._storage.keys import DataKeys
 from redis_saver._tiered import postgres as statements
+from redis_saver._tiered.guarding import Guard
+from redis_saver._tiered.in_cold import InCold
 from redis_saver._tiered.requests import ColdCall, HotFailed, Parallel, SingleFlight, Tiered, TieredRequest, setup
 from redis_saver._tiered.sealing import SealedCold, refuse_sealed
 from redis_saver.errors import LoopEnded
@@ -80,19 +81,49 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         self.hot: Hot = hot
         self.cold: BaseCheckpointSaver[Any] = cold
         self._opaque_cold, self._bypasses = opaque_cold, bypasses
+        self._guard = self._guard_of(cold)
         self._failures = hot._driver.failures  # noqa: SLF001 - it is of ours
         self._flights = _Flights()
+        self.in_cold: InCold = InCold()
+        """This process's memory of encrypted checkpoints in cold."""
         self._generation = forks.generation
 
     def over(self, hot: Hot, cold: BaseCheckpointSaver[Any]) -> Self:
         clone = copy.copy(self)
         clone.hot, clone.cold = hot, cold
+        clone._guard = clone._guard_of(cold)  # noqa: SLF001 - it is of this class
         return clone
 
-    def _sealed(self, request: ColdCall, data_keys: DataKeys) -> Tiered[Any] | None:
-        """Return the operation in place of a call of cold if the call has values."""
+    def _guard_of(self, cold: BaseCheckpointSaver[Any]) -> Guard | None:
+        """Return the guard of cold, to which all its calls go. None without `encryption=`."""
+        keys = getattr(self.hot._context, "data_keys", None)  # noqa: SLF001 - a `TieredStore`'s hot has none
+        return Guard(cold) if keys else None
+
+    def _cold_for(self, request: ColdCall) -> BaseCheckpointSaver[Any]:
+        """Return the saver that answers a call."""
+        if self._guard is not None:
+            return self._guard.cold
+        return self._opaque_cold if request.is_packed else self.cold
+
+    def _sealed(self, request: ColdCall) -> Tiered[Any] | None:
+        """Return the operation in place of a call of cold if the call has values, and cold is encrypted."""
+        hot = context_of(self.hot) if self._guard and not request.is_sealed else None
+        if hot is None or hot.data_keys is None:
+            return None
         packed, is_sql = self._opaque_cold if request.is_packed else self.cold, postgres.has_history(self.cold)
-        return SealedCold(context_of(self.hot), data_keys, self.cold.serde, packed.serde, is_sql=is_sql).call(request)
+        sealed = SealedCold(hot, hot.data_keys, self.in_cold, self.cold.serde, packed.serde, is_sql=is_sql)
+        return sealed.call(request)
+
+    def _reading(self, request: ColdCall) -> contextlib.AbstractContextManager[None]:
+        """Return the context of a call that reads cold."""
+        return contextlib.nullcontext() if self._guard is None else self._guard.reading(request)
+
+    def _check(self, request: ColdCall, answer: Any) -> None:
+        """Check what cold answered before anybody uses it."""
+        if self._guard is not None:
+            self._guard.check(request, answer)
+        elif request.method in ("get_tuple", "list"):
+            refuse_sealed(request, answer)
 
     def _run_all(self, request: Parallel, run: Callable[[Tiered[Any]], Any]) -> list[Any]:
         """Run operations in new OS threads. At the deadline the caller stops waiting, and unfinished ones continue."""
@@ -139,25 +170,24 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
         try:
             return self.hot._driver.request(request)  # noqa: SLF001 - it is of ours
         except self._failures as error:
-            if self._bypasses:
+            if self._bypasses and not isinstance(request, Ask):  # the provider of keys failed, not hot
                 raise HotFailed from error
             raise
 
     def _ask_cold(self, request: ColdCall) -> Any:
         self.hot._driver.check_open()  # noqa: SLF001 - without hot, cold's answers may be old
-        keys = getattr(self.hot._context, "data_keys", None)  # noqa: SLF001 - a `TieredStore`'s hot has none
-        if keys and not request.is_sealed and (operation := self._sealed(request, keys)) is not None:
+        if (operation := self._sealed(request)) is not None:
             return self.run(operation)
-        cold = self._opaque_cold if request.is_packed else self.cold
+        cold = self._cold_for(request)
         forks.check()
         if self._generation != forks.generation and postgres.is_renewable(cold):
             cold = renewed(cold)
         if request.method in statements.METHODS and (ours := statements.method_of(cold, request.method)):
             return ours(*request.arguments, **request.options)
-        answer = getattr(cold, request.method)(*request.arguments, **request.options)
-        if request.method in ("get_tuple", "list"):
+        with self._reading(request):
+            answer = getattr(cold, request.method)(*request.arguments, **request.options)
             answer = list(answer) if request.method == "list" else answer
-            refuse_sealed(request, answer)
+        self._check(request, answer)
         return answer
 
     def _once(self, request: SingleFlight) -> Any:
@@ -242,27 +272,25 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         try:
             return await self.hot._driver.arequest(request)  # noqa: SLF001 - it is of ours
         except self._failures as error:
-            if self._bypasses:
+            if self._bypasses and not isinstance(request, Ask):  # the provider of keys failed, not hot
                 raise HotFailed from error
             raise
 
     async def _ask_cold(self, request: ColdCall) -> Any:
         self.hot._driver.check_open()  # noqa: SLF001 - without hot, cold's answers may be old
-        keys = getattr(self.hot._context, "data_keys", None)  # noqa: SLF001 - a `TieredStore`'s hot has none
-        if keys and not request.is_sealed and (operation := self._sealed(request, keys)) is not None:
+        if (operation := self._sealed(request)) is not None:
             return await self.arun(operation)
-        cold = self._opaque_cold if request.is_packed else self.cold
+        cold = self._cold_for(request)
         if not self._is_loop_of_cold(asyncio.get_running_loop()) and postgres.is_renewable(cold):
             cold = await arenewed(cold)
         if request.method in statements.METHODS and (ours := statements.amethod_of(cold, request.method)):
             return await ours(*request.arguments, **request.options)
         if request.method == "setup" and not hasattr(cold, "asetup"):
             return await _setup(cold)
-        answer = getattr(cold, "a" + request.method)(*request.arguments, **request.options)
-        if request.method not in ("get_tuple", "list"):
-            return await answer
-        answer = [item async for item in answer] if request.method == "list" else await answer
-        refuse_sealed(request, answer)
+        with self._reading(request):
+            answer = getattr(cold, "a" + request.method)(*request.arguments, **request.options)
+            answer = [item async for item in answer] if request.method == "list" else await answer
+        self._check(request, answer)
         return answer
 
     async def _once(self, request: SingleFlight) -> Any:

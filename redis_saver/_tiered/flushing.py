@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import index
 from typing import Any, NamedTuple
 
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from redis_saver._checkpoint import delta, listing, reading
@@ -33,7 +33,7 @@ from redis_saver._common.display import error_text, shown
 from redis_saver._common.limits import Allowance
 from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine.replies import AckReply, ClaimReply
-from redis_saver._engine.requests import Argument, Call, Command, Sleep, T
+from redis_saver._engine.requests import Argument, Call, Command, Operation, Sleep, T
 from redis_saver._serde.serializer import FastSerializer, SafeSerializer, StrictSerializer
 from redis_saver._storage import codec
 from redis_saver._storage.chunk_cache import ChunkCache
@@ -202,6 +202,8 @@ class _Claim:
             if any(tuple(map(type, fields[:3])) != (bytes, bytes, int) for fields in raw):
                 raise TypeError("a record without a name, a time and a number of tries")
             self._bases = dict(zip(bases[::2], bases[1::2], strict=True))
+            for ns, base in self._bases.items():
+                self.tiers.saw(self.thread, names.name_of(ns), names.name_of(base))
             for fields in raw:
                 record = BacklogRecord(*fields)
                 try:
@@ -212,6 +214,7 @@ class _Claim:
         if not raw:
             return Flushed(left, 0, 0, ())
         if unacked:
+            self.tiers.in_cold.forget(self.thread)  # the other flusher may have put newer checkpoints than hot noted
             text = "the flusher takes over thread %s from a flusher that did not finish, and repeats its work"
             _LOG.info(text, shown(self.thread))
         seconds = min(seconds, FLUSH_LEASE / 3000)  # the rest of the lease is for the last cold call
@@ -442,8 +445,11 @@ class _Claim:
         with decoding("pending writes of {}", location):
             ns, checkpoint_id, task = names.components(record.member[1:])
             target = config.to_config(self.thread, ns, checkpoint_id)
-            address = config.Address(self.thread, ns, checkpoint_id)
-            writes = codec.decode_writes(hot, (record.member.split(b"\0", 2)[2], record.writes), address)
+            address, stored = config.Address(self.thread, ns, checkpoint_id), [_suffix(record.member), record.writes]
+        if hot.cipher is not None and stored[0][-1:] != b"\0":  # those of one call are sealed together
+            stored = (yield from self._special_in_hot(record.member[: record.member.rindex(b"\0") + 1])) or stored
+        with decoding("pending writes of {}", location):
+            writes = codec.decode_writes(hot, stored, address)
             allowance = Allowance(hot.limits, location)
             chunks = codec.as_chunks(hot, record.chunks, self.thread)
             pairs = [codec.load_write(hot, write, location, allowance, chunks)[1:] for write in writes]
@@ -457,20 +463,30 @@ class _Claim:
     ) -> Tiered[list[tuple[str, Any]]]:
         """Put a task's regular writes at their indexes, and fill the gaps with special writes of the task."""
         hot, location = self._hot, f"thread {shown(self.thread)}"
-        fields = [member + b"%d" % index for index in (-1, -2, -3, -4)]
-        records, allowance = (yield Command(("HMGET", self.keys.data_key, *fields))), Allowance(hot.limits, location)
+        stored, allowance = (yield from self._special_in_hot(member)), Allowance(hot.limits, location)
         with decoding("pending writes of {}", location):
             address = config.Address(self.thread, *names.components(member[1:])[:2])
             special = [
                 codec.load_write(hot, write, location, allowance)[1:]
-                for field, record in zip(fields, records, strict=True)
-                if record
-                for write in codec.decode_writes(hot, (field.split(b"\0", 2)[2], record), address)
+                for write in codec.decode_writes(hot, stored, address)
             ]
         if not special:
             return list(pairs)
         by_index = {write.idx: pair for write, pair in zip(writes, pairs, strict=True)}
         return [by_index.get(index) or special[index % len(special)] for index in range(writes[-1].idx + 1)]
+
+    def _special_in_hot(self, member: bytes) -> Operation[list[bytes]]:
+        """Return the special writes of a task in hot, as `codec.decode_writes` takes them."""
+        fields = [member + b"%d" % index for index in WRITES_IDX_MAP.values()]
+        records = yield Command(("HMGET", self.keys.data_key, *fields))
+        with decoding("pending writes of thread {!r}", self.thread):
+            pairs = zip(fields, records, strict=True)
+            return [part for field, record in pairs if record for part in (_suffix(field), record)]
+
+
+def _suffix(member: bytes) -> bytes:
+    """Return the part of a member that names the task, and the index of a special write."""
+    return member.split(b"\0", 2)[2]
 
 
 class BacklogRecord(NamedTuple):

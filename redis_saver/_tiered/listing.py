@@ -33,7 +33,7 @@ def list_checkpoints(
     only in hot. If both tiers are needed, all results are gathered first. Hot's results are ignored for threads with a
     write intent.
     """
-    return _list(tiers, listing.query(config, filter, before, limit), filter, _Listed(before, limit))
+    return _list(tiers, listing.query(config, filter, before, limit), filter, _Listed(tiers, before, limit))
 
 
 def _list(
@@ -93,8 +93,8 @@ def _not_removed(
 class _Listed:
     """Position of a list, from which either tier can continue: the last id, and the results listed with that id."""
 
-    def __init__(self, before: RunnableConfig | None, limit: int | None) -> None:
-        self.before, self.left = before, limit
+    def __init__(self, tiers: Tiers, before: RunnableConfig | None, limit: int | None) -> None:
+        self._tiers, self.before, self.left = tiers, before, limit
         self._last_id: str | None = None
         self._at_last = set[configs.Address]()
 
@@ -112,7 +112,9 @@ class _Listed:
                     self.before = configs.to_config("", "", self._last_id)
                 self._last_id = checkpoint_id
                 self._at_last.clear()
-            self._at_last.add(configs.address(saved.config))
+            thread, ns, _ = address = configs.address(saved.config)
+            self._at_last.add(address)
+            self._tiers.saw(thread, ns, checkpoint_id)
         if self.left is not None:
             self.left -= len(new)
         return Page(new)

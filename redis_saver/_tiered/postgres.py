@@ -12,7 +12,9 @@ from typing import Any, TypeAlias
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, TASKS
 
-from redis_saver._checkpoint.pruning import Pruned, added
+from redis_saver._checkpoint import delta
+from redis_saver._checkpoint.delta import COUNTERS
+from redis_saver._checkpoint.pruning import Pruned, added, still_needed
 from redis_saver._checkpoint.retention import CheckpointKey, Retention, finished_calls, is_call
 from redis_saver._checkpoint.threads import ThreadInfo
 from redis_saver._common import postgres, times
@@ -30,6 +32,25 @@ _DELETE_RUNS = (
 )
 
 _OF_RUN = "SELECT checkpoint_ns, checkpoint_id FROM checkpoints WHERE thread_id = %s AND metadata ->> 'run_id' = %s"
+
+_CHILDREN_OF_RUNS = f"""
+SELECT c.thread_id AS thread, c.checkpoint_ns AS ns, c.checkpoint_id AS id, p.checkpoint_id AS parent,
+    p.metadata ->> 'run_id' AS run, c.metadata -> '{COUNTERS}' AS counters, p.metadata -> '{COUNTERS}' AS before,
+    ARRAY (
+        SELECT v.key FROM jsonb_each_text(c.checkpoint -> 'channel_versions') AS v
+        WHERE c.checkpoint -> 'channel_values' ? v.key OR EXISTS (
+            SELECT 1 FROM checkpoint_blobs AS b
+            WHERE b.thread_id = c.thread_id AND b.checkpoint_ns = c.checkpoint_ns AND b.channel = v.key
+            AND b.version = v.value AND b.type <> 'empty'
+        )
+    ) AS stored, ARRAY (SELECT jsonb_object_keys(c.checkpoint -> 'channel_versions')) AS channels
+FROM checkpoints AS p JOIN checkpoints AS c ON c.thread_id = p.thread_id AND c.checkpoint_ns = p.checkpoint_ns
+    AND c.parent_checkpoint_id = p.checkpoint_id
+WHERE p.thread_id = ANY(%s) AND p.metadata ->> 'run_id' = ANY(%s)
+    AND (c.metadata ->> 'run_id' = ANY(%s)) IS NOT TRUE
+    AND (c.metadata ? '{COUNTERS}' OR p.metadata ? '{COUNTERS}')
+ORDER BY c.checkpoint_id
+"""  # noqa: S608 - no name is a caller's
 
 _NAMES = """
 WITH RECURSIVE found(thread_id) AS (
@@ -170,6 +191,22 @@ def delete_for_runs(run_ids: Sequence[str]) -> Statements[None]:
         yield statement, (list(run_ids),)
 
 
+def check_unneeded(thread_ids: Sequence[str], run_ids: Sequence[str]) -> Statements[None]:
+    """Check that no checkpoint of these threads is rebuilt from those of some runs, except others of these runs.
+
+    Reads only threads that use a `DeltaChannel`.
+
+    Raises:
+        StillNeeded: One is.
+    """
+    runs = [run.replace("\0", "") for run in run_ids]  # as LangGraph stores them
+    for row in (yield _CHILDREN_OF_RUNS, (list(thread_ids), runs, runs)):
+        needed = delta.rebuilt({COUNTERS: row["counters"]}, {COUNTERS: row["before"]})
+        if lost := (needed & {*row["channels"]}) - {*row["stored"]}:
+            removed, child = (row["ns"], row["parent"]), (row["ns"], row["id"])
+            raise still_needed(row["thread"], row["run"], removed, child, lost)
+
+
 def checkpoints_of_run(thread_id: str, run_id: str) -> Statements[list[CheckpointKey]]:
     """Return the checkpoints that a run wrote to a thread."""
     rows = yield _OF_RUN, (thread_id, run_id.replace("\0", ""))  # as LangGraph stores it
@@ -294,7 +331,7 @@ def _kept(outline: Mapping[CheckpointKey, Mapping[str, Any]], retention: Retenti
 METHODS: Mapping[str, Callable[..., Statements[Any]]] = {
     function.__name__: function
     for function in (
-        *(checkpoints_of_run, count_thread, delete_for_runs, delete_checkpoints, describe_threads),
+        *(check_unneeded, checkpoints_of_run, count_thread, delete_for_runs, delete_checkpoints, describe_threads),
         *(prune_thread, replace_envelopes, sealed_rows, task_paths, thread_names, threads_with_delta_channels),
     )
 }

@@ -22,6 +22,7 @@ from redis_saver._engine.requests import Argument, Batch, Call
 from redis_saver._storage import codec
 from redis_saver._storage.context import Context
 from redis_saver._storage.keys import with_key
+from redis_saver._storage.sealing import SpecialCall
 from redis_saver._tiered import context, requests, scripts
 from redis_saver._tiered.context import HOT_CANNOT_HAVE, WHOLE, Fill, Tiers, for_cold, newest_of, writes_of
 from redis_saver._tiered.flushing import busy, flush_now, until_busy
@@ -52,6 +53,8 @@ def get_tuple(tiers: Tiers, config: RunnableConfig) -> Tiered[CheckpointTuple | 
                 is_answer = saved is not None
             if is_answer and (is_believed or (yield from _is_newest(tiers, address, saved))):
                 tiers.counts.hits += 1
+                if saved or address.checkpoint_id is None:
+                    tiers.saw(address.thread_id, address.checkpoint_ns, saved.checkpoint["id"] if saved else "")
                 return saved
             tiers.counts.misses += 1
         except reading.HasIntents:
@@ -139,6 +142,8 @@ def _restore(tiers: Tiers, hot: Context, address: Address, fill: Fill, saved: Ch
     reply = yield from _tried(_fill(tiers, thread, arguments))
     if reply == FillReply.FILLED:
         tiers.counts.rehydrations += saved is not None
+        if hot.cipher is not None:
+            tiers.in_cold.filled(thread, ns, hot.cipher.id)
         if not checkpoint_id:
             tiers.fills.learn(thread, ns, fill)
     elif reply == FillReply.ABSENT:
@@ -174,7 +179,7 @@ def fill_arguments(
         member = names.task(ns, checkpoint_id, task)
         if hot.cipher is not None:
             regular = hot.cipher.seal_writes(member, regular)
-            special = {index: hot.cipher.seal_writes(member, [record])[0] for index, record in special.items()}
+            special = hot.cipher.seal_special(member, special, SpecialCall.new(special, ()))
         if regular:
             records += (member, b"".join(regular), len(regular))
         for index, record in special.items():

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from redis_saver._engine.requests import Page, R, Request, T
+from redis_saver._engine.runner import Pump
 from redis_saver.errors import RedisSaverError
 
 
@@ -73,6 +74,21 @@ def with_own_errors(operation: Generator[R, Any, T]) -> Generator[R, Any, T]:
         return (yield from operation)
     except HotFailed as failed:
         raise (failed.__cause__ or failed) from None
+
+
+def unbypassed(operation: Generator[R, Any, T]) -> Generator[R, Any, T]:
+    """Run an operation that needs hot. If hot fails, hot's own error is raised in the operation."""
+    pump = Pump(operation)
+    try:
+        for request in pump:
+            with pump:
+                try:
+                    pump.reply = yield request
+                except HotFailed as failed:
+                    raise (failed.__cause__ or failed) from None
+        return pump.result
+    finally:
+        pump.close()
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -27,6 +27,7 @@ from redis_saver._engine.runner import Driver
 from redis_saver._engine.stats import Counting
 from redis_saver._serde.serializer import safe
 from redis_saver._storage.context import Context
+from redis_saver._storage.envelopes import EnvelopeSerializer
 from redis_saver._storage.rewrapping import Rotates
 from redis_saver._tiered import listing, reading, sealing, thread_info, threads, writing
 from redis_saver._tiered.backlog import ColdHistory, FlushQueue, Stats, what_is_left
@@ -127,7 +128,7 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         """The cold saver."""
         opaque_hot, opaque_cold = opaque_pair(context_of(hot), cold)
         self._driver = driver = self._driver_class(hot, cold, opaque_cold, bypasses=on_hot_error == "bypass")
-        self._context: Tiers = Tiers(hot, opaque_hot, cold, verify)
+        self._context: Tiers = Tiers(hot, opaque_hot, cold, driver.in_cold, verify)
         self._flushes = flusher and mode == "write-behind"
         if mode == "write-behind":
             self._context.flush_queue = FlushQueue(
@@ -154,10 +155,10 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
     _expire_gen = as_method(threads.expire)
 
     def _key_status_gen(self) -> Tiered[KeyStatus]:
-        return sealing.key_status(self._context, self.cold.serde)
+        return sealing.key_status(self._context, EnvelopeSerializer(self.cold.serde))
 
     def _rotate_keys_gen(self) -> Tiered[Rotated]:
-        return sealing.rotate_keys(self._context, self.cold.serde)
+        return sealing.rotate_keys(self._context, EnvelopeSerializer(self.cold.serde))
 
     def _get_ttl_gen(self, thread_id: str) -> Operation[timedelta | None]:
         return hot_threads.get_ttl(self._context.hot, thread_id)

@@ -1,7 +1,7 @@
 """Encryption of cold: the calls of cold, with envelopes in place of values and metadata (`_storage/envelopes.py`).
 
 The driver runs these operations in place of the calls. So cold never gets a plain value, whoever writes, and nobody
-uses a value of cold before it is opened at its place.
+decodes a value of cold before it is opened at its place: cold itself does not, either (`guarding.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import base64
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -32,38 +32,60 @@ from redis_saver._common.display import shown
 from redis_saver._engine.lockstep import together
 from redis_saver._engine.requests import Command
 from redis_saver._storage.context import Context
-from redis_saver._storage.envelopes import HEAD, MAGIC, envelope, is_snapshot, seal
+from redis_saver._storage.envelopes import HEAD, MAGIC, EnvelopeSerializer, begin, envelope, head_of, is_snapshot, seal
 from redis_saver._storage.framing import pack, take
 from redis_saver._storage.keys import DataKeys, Skipping, wrapped_by
+from redis_saver._storage.opaque import Opaque
 from redis_saver._storage.rewrapping import PLAIN as PLAIN_ROW, ROTATED, UNCHANGED, Rewrapping
-from redis_saver._storage.sealing import ENCRYPTED, PLAIN, Cipher
+from redis_saver._storage.sealing import (
+    ENCRYPTED,
+    PAIR,
+    PLAIN,
+    Cipher,
+    SpecialCall,
+    check_special,
+    check_writes,
+    digests_of,
+    split_writes,
+)
 from redis_saver._tiered.context import Tiers
+from redis_saver._tiered.guarding import REMEDY
+from redis_saver._tiered.in_cold import InCold
 from redis_saver._tiered.postgres import SEALED
-from redis_saver._tiered.requests import ColdCall, Tiered
+from redis_saver._tiered.requests import ColdCall, Tiered, unbypassed
 from redis_saver.encryption import KeyStatus, Rotated
 from redis_saver.errors import IsEncrypted, NotEncrypted, RedisSaverError, decoding
 
 IN_THE_OPEN = ("source", "step", "parents", "run_id", COUNTERS, "delta_writes_versioned")
 """Metadata that savers and `postgres.py` look at in cold."""
-_REMEDY = "Nothing was changed. Restore the row from a backup, or delete the thread with delete_thread()."
 
 
 class SealedCold:
     """The cold saver, with envelopes."""
 
     def __init__(
-        self, hot: Context, data_keys: DataKeys, serde: SerializerProtocol, packed: SerializerProtocol, *, is_sql: bool
+        self,
+        hot: Context,
+        data_keys: DataKeys,
+        known: InCold,
+        serde: SerializerProtocol,
+        packed: SerializerProtocol,
+        *,
+        is_sql: bool,
     ) -> None:
         """Describe it.
 
         Args:
             hot: The hot saver.
             data_keys: Its data keys.
+            known: This process's memory of cold.
             serde: Cold's serializer, which decodes.
             packed: The serializer of the values that are stored: cold's, or that of flushers.
-            is_sql: True if cold stores only new versions of values (LangGraph's Postgres saver).
+            is_sql: True if cold stores only new versions of values, and keeps the first parent of a checkpoint
+                (LangGraph's Postgres saver).
         """
-        self._hot, self._keys, self._serde, self._packed, self._is_sql = hot, data_keys, serde, packed, is_sql
+        self._hot, self._keys, self._known = hot, data_keys, known
+        self._serde, self._packed, self._is_sql = serde, packed, is_sql
 
     def call(self, request: ColdCall) -> Tiered[Any] | None:
         """Return the operation in place of a call. None if the call has no values."""
@@ -75,38 +97,69 @@ class SealedCold:
     def put(
         self, config: RunnableConfig, checkpoint: Any, metadata: Any, new_versions: Mapping[str, Any]
     ) -> Tiered[RunnableConfig]:
-        """Store a checkpoint."""
+        """Store a checkpoint.
+
+        Its head lists the channels whose value cold surely has: the new ones, and those whose version this process put
+        or read before. LangGraph also puts values whose version never had one, and cold stores only new versions.
+        """
         thread, ns, parent = configs.address(config)
         cipher = yield from self._cipher(thread, config)
-        versions = {**checkpoint["channel_versions"], **new_versions}
-        values, stored = dict[str, Any](), list[str]()
+        if self._is_sql:
+            parent = yield from self._first_parent(cipher, thread, ns, checkpoint["id"], parent or "")
+        versions, known = checkpoint["channel_versions"], self._known.versions(thread, ns, cipher.id)
+        values, stored = dict[str, Any](), dict[str, Any]()
         for channel, value in checkpoint["channel_values"].items():
-            place = "value", thread, ns, channel, str(versions.get(channel))
-            if not self._is_sql or channel in new_versions:
-                values[channel] = seal(cipher, self._packed, value, *place)
+            is_new, version = channel in new_versions, new_versions.get(channel, versions.get(channel))
+            if not self._is_sql or is_new:
+                values[channel] = seal(cipher, self._packed, value, "value", thread, ns, channel, str(version))
             else:
-                values[channel] = type(value)(MAGIC) if is_snapshot(value) else MAGIC  # Postgres has it
-            if versions.get(channel) == checkpoint["channel_versions"].get(channel, versions):
-                stored.append(channel)
+                values[channel] = type(value)(MAGIC) if is_snapshot(value) else MAGIC  # Postgres has it, if anybody
+            if version == versions.get(channel, versions) and (is_new or known.get(channel, known) == version):
+                stored[channel] = version
         merged: dict[str, Any] = {**get_checkpoint_metadata(config, metadata)}
         rest = {**checkpoint, "channel_values": {}}
-        head = seal(cipher, self._serde, [merged, rest, parent or "", stored], "head", thread, ns, checkpoint["id"])
+        known_writes = self._keys.writes_of(cipher, ns, parent) if COUNTERS in merged and parent else b""
+        record = [merged, rest, parent or "", [*stored], known_writes]
+        head = seal(cipher, self._serde, record, "head", thread, ns, checkpoint["id"])
         given = {key: merged[key] for key in IN_THE_OPEN if key in merged}
         given[HEAD] = base64.b64encode(head).decode()
         outer = {key: part for key, part in checkpoint.items() if key != "pending_sends"}
         arguments = _named(thread, ns, parent), {**outer, "channel_values": values}, given, new_versions
-        return (yield ColdCall("put", arguments, is_sealed=True))  # type: ignore[no-any-return]
+        answer: RunnableConfig = yield ColdCall("put", arguments, is_sealed=True)
+        self._known.learn(thread, ns, cipher.id, checkpoint["id"], parent or "", stored)
+        return answer
+
+    def _first_parent(self, cipher: Cipher, thread: str, ns: str, checkpoint_id: str, parent: str) -> Tiered[str]:
+        """Return the parent that cold has for a checkpoint, or else the given one.
+
+        Postgres keeps the first parent of a checkpoint that is put again. Costs a call of cold, unless this process has
+        put or read the checkpoint, or it is new.
+        """
+        kept = self._known.parent(thread, ns, cipher.id, checkpoint_id)
+        if kept is None and self._known.may_have(thread, ns, checkpoint_id, parent):
+            named = _named(thread, ns, checkpoint_id)
+            saved: CheckpointTuple | None = yield ColdCall("get_tuple", (named,), is_sealed=True)
+            if saved is not None:
+                _, _, kept, *_ = yield from self._open_head(saved)
+        return parent if kept is None else kept
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> Tiered[None]:
-        """Store the pending writes of a task. Each knows how many regular ones there are, so none can be cut off."""
+        """Store the pending writes of a task.
+
+        Each knows how many regular ones there are, so none can be cut off. A special one also knows its call.
+        """
         thread, ns, checkpoint_id = configs.address(config)
         cipher = yield from self._cipher(thread, config)
-        count = str(sum(channel not in WRITES_IDX_MAP for channel, _ in writes))
+        special = [WRITES_IDX_MAP[channel] for channel, _ in writes if channel in WRITES_IDX_MAP]
+        regular = len(writes) - len(special)
+        call = SpecialCall.new(special, range(regular))
         place, sealed = ("write", thread, ns, checkpoint_id or "", task_id), list[tuple[str, Any]]()
         for index, (channel, value) in enumerate(writes):
-            order = task_path, str(WRITES_IDX_MAP.get(channel, index)), count
+            order = [task_path, str(WRITES_IDX_MAP.get(channel, index)), str(regular)]
+            if WRITES_IDX_MAP.get(channel) in PAIR:
+                order.append(call.sealed.hex())
             sealed.append((channel, seal(cipher, self._packed, value, *place, channel, *order)))
         yield ColdCall("put_writes", (_named(thread, ns, checkpoint_id), sealed, task_id, task_path), is_sealed=True)
 
@@ -125,12 +178,27 @@ class SealedCold:
         cipher = cipher or (yield from self._keys.make(thread, config))
         return (yield from self._keys.of_envelope(thread, cipher.argument))
 
+    def delete_thread(self, thread: str) -> Tiered[None]:
+        """Delete a thread."""
+        self._known.forget(thread)
+        yield ColdCall("delete_thread", (thread,), is_sealed=True)
+
     # -- calls that read
 
     def get_tuple(self, config: RunnableConfig) -> Tiered[CheckpointTuple | None]:
         """Read a checkpoint."""
         saved = yield ColdCall("get_tuple", (config,), is_sealed=True)
-        return None if saved is None else (yield from self._opened(saved))[0]
+        if saved is None:
+            thread, ns, checkpoint_id = configs.address(config)
+            if checkpoint_id is None:
+                self._known.saw(thread, ns, "")
+            return None
+        opened = yield from self._opened(saved)
+        thread, ns, _ = configs.address(saved.config)
+        made = opened.saved.checkpoint
+        versions = {channel: made["channel_versions"][channel] for channel in made["channel_values"]}
+        self._known.learn(thread, ns, opened.cipher.id, made["id"], opened.parent, versions)
+        return opened.saved
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Tiered[Sequence[CheckpointTuple]]:
         """List checkpoints. A filter on metadata that cold does not see is applied here, so cold returns all.
@@ -150,8 +218,8 @@ class SealedCold:
                 checkpoints = list[CheckpointTuple]()
                 for saved in page:
                     opened = yield from skipping.each(configs.thread_id(saved.config), self._opened(saved))
-                    if opened and (matches is None or matches(opened[0].metadata)):
-                        checkpoints.append(opened[0])
+                    if opened and (matches is None or matches(opened.saved.metadata)):
+                        checkpoints.append(opened.saved)
                 if more is None or len(page) < more or len(checkpoints) >= limit:
                     return checkpoints[:limit]
                 more *= 2
@@ -161,7 +229,7 @@ class SealedCold:
         wanted = dict[tuple[str, bytes], None]()
         for saved in page if self._keys.keeps else ():
             with suppress(ValueError):  # `_opened` raises it, and names the checkpoint
-                wanted[configs.thread_id(saved.config), envelope(dict(saved.metadata).get(HEAD)).key] = None
+                wanted[configs.thread_id(saved.config), envelope(head_of(saved.metadata)).key] = None
         yield from together([skipping.each(thread, self._keys.of_envelope(thread, key)) for thread, key in wanted])
 
     def get_delta_channel_history(
@@ -175,31 +243,38 @@ class SealedCold:
         answers: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
         remaining, is_target = {*channels}, True
         at: RunnableConfig | None = config
-        above: tuple[CheckpointTuple, str] | None = None
+        above: _Opened | None = None
         while remaining and at is not None:
             if (saved := (yield ColdCall("get_tuple", (at,), is_sealed=True))) is None:
                 break
-            above = opened, _ = yield from self._opened(saved)
+            known = above.known_writes if above else b""
+            above = yield from self._opened(saved)
+            opened = above.saved
             at = opened.parent_config
             if is_target:
                 is_target = False
                 continue
+            with decoding("the ancestors in cold of {}", configs.address(config), remedy=REMEDY):
+                check_writes(known, opened.pending_writes or (), opened.checkpoint["id"])
             for write in reversed(opened.pending_writes or ()):
                 if write[1] in remaining:
                     answers[write[1]]["writes"].insert(0, write)
             for channel in remaining & opened.checkpoint["channel_values"].keys():
                 answers[channel]["seed"] = opened.checkpoint["channel_values"][channel]
                 remaining.discard(channel)
-        if remaining and above is not None and above[1]:
-            last, parent = above
+        if remaining and above is not None and above.parent:
+            last = above.saved
             counters: Any = dict(last.metadata).get(COUNTERS) or {}
-            with decoding("the ancestors in cold of {}", configs.address(last.config), remedy=_REMEDY):
+            with decoding("the ancestors in cold of {}", configs.address(last.config), remedy=REMEDY):
                 if lost := [channel for channel in remaining if counters.get(channel, (0,))[0]]:
-                    raise ValueError(f"its parent {shown(parent)} is gone, which the DeltaChannels {lost} need")
+                    raise ValueError(f"its parent {shown(above.parent)} is gone, which the DeltaChannels {lost} need")
         return answers
 
-    def _opened(self, saved: CheckpointTuple) -> Tiered[tuple[CheckpointTuple, str]]:
-        """Open a checkpoint. Also return the id of its parent, which may be gone.
+    def _opened(self, saved: CheckpointTuple) -> Tiered[_Opened]:
+        """Open a checkpoint.
+
+        If the row has no parent, but one is sealed, the parent was pruned, or somebody has cleared the row. So cold is
+        asked for it.
 
         Raises:
             PlainValueRefused: It is plain, or a part of it.
@@ -207,13 +282,13 @@ class SealedCold:
         """
         address = configs.address(saved.config)
         thread, ns, checkpoint_id = address[0], address[1], address[2] or ""
-        head, _ = yield from self._open(
-            dict(saved.metadata).get(HEAD), self._serde, address, "head", thread, ns, checkpoint_id
-        )
-        reading = decoding("{} in cold", address, remedy=_REMEDY)
+        head = yield from self._open_head(saved)
+        reading = decoding("{} in cold", address, remedy=REMEDY)
         with reading:
-            metadata, checkpoint, parent, stored = head
+            metadata, checkpoint, parent, stored, *known = head
             versions, in_cold = checkpoint["channel_versions"], saved.checkpoint["channel_values"]
+            # Postgres answers True for a snapshot of which it has no value.
+            in_cold = {channel: value for channel, value in in_cold.items() if value is not True or channel in stored}
             if saved.parent_config is not None and configs.checkpoint_id(saved.parent_config) != parent:
                 raise ValueError(f"its parent is {shown(parent)}, and another one was put in its place")
             if lost := [channel for channel in stored if channel not in in_cold]:
@@ -227,10 +302,13 @@ class SealedCold:
             )
         pending = list[tuple[tuple[str, str, int], PendingWrite]]()
         counts, indexes = dict[str, int](), defaultdict[str, Counter[int]](Counter)
+        calls = defaultdict[str, dict[int, SpecialCall]](dict)
         for task, channel, value in saved.pending_writes or ():
-            write, (path, index, count) = yield from self._open(
+            write, (path, index, count, *call) = yield from self._open(
                 value, self._serde, address, "write", thread, ns, checkpoint_id, task, channel
             )
+            if channel in WRITES_IDX_MAP:
+                calls[task][WRITES_IDX_MAP[channel]] = SpecialCall.of(bytes.fromhex("".join(call)))
             pending.append((writes_sort_key(path, task, int(index)), (task, channel, write)))
             indexes[task][int(index)] += 1
             counts[task] = max(counts.get(task, 0), int(count))
@@ -239,16 +317,35 @@ class SealedCold:
                 regular = [number for number in indexes[task] if number >= 0]
                 if len(regular) < expected or max(indexes[task].values()) > 1:
                     raise ValueError(f"of {expected} writes of task {shown(task)} {len(regular)} are there")
+            for task, of_task in calls.items():
+                check_special(task, of_task)
         pending.sort(key=lambda write: write[0])
-        return saved._replace(
+        opened = saved._replace(
             checkpoint=checkpoint, metadata=metadata, pending_writes=[write for _, write in pending]
-        ), parent
+        )
+        cipher = yield from self._keys.of_envelope(thread, envelope(head_of(saved.metadata)).key)
+        self._keys.note_writes(cipher, ns, checkpoint_id, digests_of(opened.pending_writes or ()))
+        self._keys.note_writes(cipher, ns, parent, split_writes(b"".join(known)))
+        if saved.parent_config is None and parent:
+            there = configs.to_config(thread, ns, parent)
+            if (yield ColdCall("get_tuple", (there,), is_sealed=True)) is not None:
+                opened = opened._replace(parent_config=there)
+        return _Opened(opened, cipher, parent, b"".join(known))
+
+    def _open_head(self, saved: CheckpointTuple) -> Tiered[Any]:
+        """Open the head of a checkpoint: its metadata, the checkpoint, its parent, and its channels with a value."""
+        address = configs.address(saved.config)
+        place = address.thread_id, address.checkpoint_ns, address.checkpoint_id or ""
+        with decoding("{} in cold", address, remedy=REMEDY):
+            sealed = head_of(saved.metadata)
+        head, _ = yield from self._open(sealed, self._serde, address, "head", *place)
+        return head
 
     def _open(
         self, stored: Any, serde: SerializerProtocol, address: configs.Address, kind: str, thread: str, *place: str
     ) -> Tiered[tuple[Any, Sequence[str]]]:
         """Open an envelope. Returns its value, and the rest of its place."""
-        reading = decoding("a {} of {} in cold", kind, address, remedy=_REMEDY)
+        reading = decoding("a {} {!r} of {} in cold", kind, place[-2:], address, remedy=REMEDY)
         with reading:
             sealed = envelope(stored.value if is_snapshot(stored) else stored)
             rest = sealed.place_after(kind, thread, *place)
@@ -258,26 +355,39 @@ class SealedCold:
         return type(stored)(value) if is_snapshot(stored) else value, rest
 
 
-def key_status(tiers: Tiers, serde: SerializerProtocol) -> Tiered[KeyStatus]:
+class _Opened(NamedTuple):
+    """A checkpoint of cold, opened."""
+
+    saved: CheckpointTuple
+    cipher: Cipher
+    """That of its head."""
+    parent: str
+    """The sealed id of its parent, which may be gone. Empty if it has none."""
+    known_writes: bytes
+    """The known writes of its parent."""
+
+
+def key_status(tiers: Tiers, serde: EnvelopeSerializer) -> Tiered[KeyStatus]:
     """Count the threads of hot and the rows of cold that each key protects."""
     counts, hot = Counter[str](), (yield from rotating.key_status(tiers.hot))
     failed = yield from _each_row(tiers, serde, counts)
     plain = hot.plain + counts.pop(PLAIN_ROW, 0)
-    return hot._replace(plain=plain, failed=hot.failed | failed, rows=dict(sorted(counts.items())))
+    rows = dict(sorted(counts.items()))
+    return hot._replace(plain=plain, failed=hot.failed | failed, rows=rows, cold_backed=0)
 
 
-def rotate_keys(tiers: Tiers, serde: SerializerProtocol) -> Tiered[Rotated]:
+def rotate_keys(tiers: Tiers, serde: EnvelopeSerializer) -> Tiered[Rotated]:
     """Wrap the data keys of the threads of hot, and of the rows of cold, anew."""
     counts, rewrapping = Counter[str](), Rewrapping(tiers.hot.data_keys)
     failed = yield from _each_row(tiers, serde, counts, rewrapping.wrapped)
-    hot = yield from rotating.rotate_keys(tiers.hot)
+    hot = yield from unbypassed(rotating.rotate_keys(tiers.hot))
     numbers = hot.rotated + counts[ROTATED], hot.unchanged + counts[UNCHANGED], hot.plain + counts[PLAIN_ROW]
     return Rotated(*numbers, hot.failed | failed)
 
 
 def _each_row(
     tiers: Tiers,
-    serde: SerializerProtocol,
+    serde: EnvelopeSerializer,
     counts: Counter[str],
     act: Callable[[str, bytes], Tiered[bytes | None]] | None = None,
 ) -> Tiered[dict[str, str]]:
@@ -291,6 +401,7 @@ def _each_row(
     if not tiers.cold_is_postgres:
         raise NotImplementedError("cold is not LangGraph's Postgres saver, so its wrapped keys cannot be found")
     failed = dict[str, str]()
+    refused = set[tuple[str, bytes]]()  # so that a provider is asked once for each data key, not for each row
     for table in SEALED:
         key: Sequence[Any] = ()
         while rows := (yield ColdCall("sealed_rows", (table, key))):
@@ -298,16 +409,18 @@ def _each_row(
             for *key, kind, data in rows:
                 thread = key[0]
                 try:
-                    with decoding("a row of thread {!r} in cold", thread, remedy=_REMEDY):
+                    with decoding("the row {!r} of {} in cold", (*key,), table, remedy=REMEDY):
                         row = _Row(kind, data, serde)
-                    if not row.stored:
-                        counts[PLAIN_ROW] += 1
+                        key_id = wrapped_by(row.stored) if row.stored else PLAIN_ROW
+                    if act is None or not row.stored:
+                        counts[key_id] += 1
                         continue
-                    if act is None:
-                        counts[wrapped_by(row.stored)] += 1
+                    if (thread, row.stored) in refused:
                         continue
                     if (thread, row.stored) not in replaced:
+                        refused.add((thread, row.stored))
                         replaced[thread, row.stored] = yield from act(thread, row.stored)
+                        refused.discard((thread, row.stored))
                 except RedisSaverError as error:
                     failed[f"cold {thread}"] = str(error)
                     continue
@@ -323,13 +436,22 @@ def _each_row(
 class _Row:
     """A row of cold, of which a long envelope is cut after its key."""
 
-    def __init__(self, kind: str, data: Any, serde: SerializerProtocol) -> None:
-        """Find the envelope. `data` is the text of a head, or bytes."""
+    def __init__(self, kind: str, data: Any, serde: EnvelopeSerializer) -> None:
+        """Find the envelope. `data` is the text of a head, or bytes.
+
+        Raises:
+            ValueError: The head is not base64, or the type of an envelope was changed.
+            DecodeError: The cipher of cold's serializer refused it.
+        """
         self._kind, self._data, self._serde = kind, data, serde
-        self._value = inner = base64.b64decode(data or "") if kind == "head" else data
-        if kind not in ("head", "bytes") and ("+" in kind or MAGIC in data):
-            self._value = inner = serde.loads_typed((kind, data))
-            inner = inner.value if is_snapshot(inner) else inner
+        self._value: Any = None
+        if kind == "head":
+            self._value = base64.b64decode(data or "")
+        elif kind == "bytes" or "+" in kind or MAGIC in begin(data):
+            self._value = serde.loads_typed((kind, data))
+        if isinstance(self._value, Opaque) and MAGIC in begin(data):
+            raise ValueError(f"its type was changed to {shown(kind)}")
+        inner = self._value.value if is_snapshot(self._value) else self._value
         self.stored: bytes = b""
         """The wrapped key. Empty: the row is plain."""
         if isinstance(inner, bytes) and inner.startswith(MAGIC):

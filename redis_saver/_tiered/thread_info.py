@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from langgraph.checkpoint.base import CheckpointTuple, get_serializable_checkpoint_metadata
 
-from redis_saver._checkpoint import checking, comparing, listing, scripts, threads
-from redis_saver._checkpoint.checking import CheckReport, Findings, Inventory, State, describe
+from redis_saver._checkpoint import checking, comparing, delta, listing, scripts, threads
+from redis_saver._checkpoint.checking import CheckReport, Findings, Inventory, State, cut_off, describe
 from redis_saver._checkpoint.ownership import Owner
 from redis_saver._checkpoint.reading import BYTES_PER_PAGE
 from redis_saver._checkpoint.retention import CheckpointKey
@@ -24,7 +24,14 @@ from redis_saver._storage.context import Context
 from redis_saver._tiered.context import Tiers, newest_of
 from redis_saver._tiered.postgres import info_of
 from redis_saver._tiered.requests import ColdCall, Tiered, TieredStream
-from redis_saver.errors import KeyConflict, LimitExceeded, RedisSaverError, ThreadDamaged, UnsupportedFormat
+from redis_saver.errors import (
+    KeyConflict,
+    LimitExceeded,
+    RedisSaverError,
+    ThreadDamaged,
+    UnsupportedFormat,
+    decoding,
+)
 
 NAMES_PER_PAGE = 200
 CANNOT_BE_READ = (ThreadDamaged, KeyConflict, UnsupportedFormat)
@@ -266,6 +273,7 @@ _OUTSIDE = (
     "thread, and the next read fills Redis from cold. If Redis is right, delete the thread in cold, and copy it with "
     "redis-saver migrate"
 )
+_LACKS_ANCESTORS = "restore the thread from a backup, or delete it with delete_thread()"
 _LACKS = (
     "somebody removed it there, or wrote to Redis, without a TieredSaver. redis-saver migrate from Redis to cold "
     "copies it"
@@ -298,7 +306,31 @@ def _compare(hot: Context, thread: str, now: State, held: Inventory, findings: F
     compared = 0
     for key in held.headers:
         compared += yield from _compare_checkpoint(hot, thread, key, now, findings)
+    if not now.is_whole:  # else the check of hot has seen the whole history
+        with decoding("the links of thread {!r}", thread):
+            cut = held.cut()
+        for ns, checkpoint_id in cut:
+            yield from _check_history(thread, ns, checkpoint_id, held, findings)
     return compared
+
+
+def _check_history(thread: str, ns: str, checkpoint_id: str, held: Inventory, findings: Findings) -> Tiered[None]:
+    """Check that cold has the ancestors of a checkpoint that hot lacks, as far as a `DeltaChannel` needs them."""
+    saved, seen = (
+        (yield ColdCall("get_tuple", (config.to_config(thread, ns, checkpoint_id),), is_sealed=True)),
+        set[str](),
+    )
+    while saved is not None and saved.parent_config is not None and saved.checkpoint["id"] not in seen:
+        seen.add(saved.checkpoint["id"])  # a caller may have put a checkpoint as its own ancestor
+        parent = config.checkpoint_id(saved.parent_config) or ""
+        needed = delta.rebuilt(dict(saved.metadata), {}) & saved.checkpoint["channel_versions"].keys()
+        if (ns, parent) in held.headers or not (needed := needed - saved.checkpoint["channel_values"].keys()):
+            return
+        above = yield ColdCall("get_tuple", (config.to_config(thread, ns, parent),), is_sealed=True)
+        if above is None:
+            where = describe(names.checkpoint(ns, saved.checkpoint["id"])) + " in cold"
+            findings.add("error", where, cut_off(parent, needed), _LACKS_ANCESTORS)
+        saved = above
 
 
 def _compare_checkpoint(hot: Context, thread: str, key: CheckpointKey, now: State, findings: Findings) -> Tiered[int]:

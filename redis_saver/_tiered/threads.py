@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langgraph.checkpoint.base import CheckpointTuple
 
-from redis_saver._checkpoint import listing, ownership, pruning, threads as hot_threads
+from redis_saver._checkpoint import delta, listing, ownership, pruning, threads as hot_threads
 from redis_saver._checkpoint.guards import GuardedScript, writer_of
 from redis_saver._checkpoint.ownership import Record, Terms
 from redis_saver._checkpoint.pruning import Pruned, added
@@ -66,10 +66,11 @@ def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
     yield from intents.give_up(tiers, intent)
 
 
-def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
+def delete_for_runs(tiers: Tiers, run_ids: Sequence[str], *, force: bool = False) -> Tiered[None]:
     """Delete the checkpoints of some runs in cold. Hot drops the threads that have such checkpoints.
 
     Raises:
+        StillNeeded: A remaining checkpoint is rebuilt from one of them. Nothing was deleted. Not raised with `force`.
         ThreadBusy: Others kept writing such a thread, so its coalesced checkpoints could not be flushed first.
         NotImplementedError: Cold cannot delete by run. Nothing was deleted.
     """
@@ -83,6 +84,8 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
         for thread in sorted(concerned):
             # A coalesced checkpoint may become the newest one.
             begun.append((yield from begin_intent(tiers, thread, ALL, writer_of(tiers.hot, thread), need="all")))
+        if not force:
+            yield from _check_unneeded(tiers, sorted(concerned), run_ids)
     except Exception:
         yield from intents.release_all(begun)
         raise
@@ -93,6 +96,39 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
     yield from change_cold(begun, ColdCall("delete_for_runs", (run_ids,)))
     for intent in begun:
         yield from intents.give_up(tiers, intent)
+
+
+def _check_unneeded(tiers: Tiers, thread_ids: Sequence[str], run_ids: Sequence[str]) -> Tiered[None]:
+    """Check that no checkpoint of these threads in cold is rebuilt from those of some runs.
+
+    Raises:
+        StillNeeded: One is.
+    """
+    if tiers.cold_is_postgres:
+        yield ColdCall("check_unneeded", (thread_ids, run_ids))
+        return
+    runs = {run.replace("\0", "") for run in run_ids}
+    for thread in thread_ids:
+        saved = yield ColdCall("list", ({"configurable": {"thread_id": thread}},), is_sealed=True)
+        _check_children({config.address(one.config)[1:]: one for one in saved}, runs)
+
+
+def _check_children(checkpoints: Mapping[tuple[str, str | None], CheckpointTuple], runs: set[str]) -> None:
+    """Check that no checkpoint of a thread is rebuilt from those of some runs. The keys are namespaces and ids.
+
+    Raises:
+        StillNeeded: One is.
+    """
+    for (ns, checkpoint_id), child in sorted(checkpoints.items(), key=lambda pair: pair[1].checkpoint["id"]):
+        named = config.checkpoint_id(child.parent_config) if child.parent_config else None
+        parent, run = checkpoints.get((ns, named)), dict(child.metadata).get("run_id")
+        before: Mapping[str, Any] = dict(parent.metadata) if parent else {}
+        if run in runs or before.get("run_id") not in runs:
+            continue
+        needed = delta.rebuilt(dict(child.metadata), before) & child.checkpoint["channel_versions"].keys()
+        if lost := needed - child.checkpoint["channel_values"].keys():
+            thread, removed = config.thread_id(child.config), (ns, named or "")
+            raise pruning.still_needed(thread, str(before["run_id"]), removed, (ns, checkpoint_id or ""), lost)
 
 
 def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Tiered[Pruned]:
@@ -221,6 +257,7 @@ def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[
 
     Raises:
         NotOwner: Somebody else took the thread. Nothing was removed.
+        StillNeeded: A later checkpoint is rebuilt from one of the run. Nothing was removed.
         ThreadBusy: Others kept writing the thread.
         NotImplementedError: Cold is not Postgres, and cannot delete by run, or the run also wrote other threads.
             Nothing was removed.
@@ -238,6 +275,8 @@ def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[
             repairs += 1
             yield from intents.repair(tiers, thread, damage)
             continue
+        if asked:  # hot lacks a part of the thread
+            yield ColdCall("check_unneeded", ([thread], [run_id]))
         in_cold = (yield ColdCall("checkpoints_of_run", (thread, run_id))) if asked else []
         arguments = (
             removal.revision,
@@ -275,4 +314,11 @@ def _roll_back_by_run(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> 
             "and this cold saver can only remove a run from all threads at once. Nothing was removed. Write "
             "on_busy='take', which removes nothing, or use LangGraph's PostgresSaver as cold"
         )
-    yield from change(tiers, thread, writer, ColdCall("delete_for_runs", ([run_id],)), need="all")
+    intent = yield from begin_intent(tiers, thread, ALL, writer, need="all")
+    try:
+        yield from _check_unneeded(tiers, [thread], [run_id])
+    except Exception:
+        yield from intents.release_all([intent])
+        raise
+    yield from change_cold([intent], ColdCall("delete_for_runs", ([run_id],)))
+    yield from intents.give_up(tiers, intent)

@@ -1,6 +1,6 @@
 """The storage format: each thread has its number, older formats are read, and newer ones are refused.
 
-`golden.json` has every kind of stored data in formats 1 and 2 (`sends`). After a change of the format, keep this file
+`golden.json` has every kind of stored data in formats 1, 2 (`sends`) and 4 (`sealed`). After a change of the format, keep this file
 and add one of the new format:
 
     PYTHONPATH=.:tests/storage python -m test_storage_format > tests/storage/golden.json
@@ -23,18 +23,19 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
-from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, TASKS
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, TASKS
 from langgraph.types import Send
 from tests.support.raw import without_revision
 from tests.support.servers import url_of
 from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import ran
 
-from redis_saver import AsyncTieredSaver, TieredSaver, UnsupportedFormat
+from redis_saver import AsyncTieredSaver, DecodeError, TieredSaver, UnsupportedFormat
 from redis_saver._engine import scripts
 from redis_saver._common.names import Keyspace
 from redis_saver._tiered.context import Fills
 from redis_saver._tiered import flushing
+from redis_saver.encryption import Encryption, KeyContext, KeyProvider, WrappedKey
 
 GOLDEN = Path(__file__).with_name("golden.json")
 NEWER = scripts.FORMAT + 1
@@ -200,6 +201,20 @@ def encrypted() -> EncryptedSerializer:
     return EncryptedSerializer.from_pycryptodome_aes(key=b"0123456789abcdef")
 
 
+class Unbound(KeyProvider):
+    """Wraps nothing, so the golden threads are read under each prefix."""
+
+    def wrap(self, data_key: bytes, context: KeyContext, name: str | None) -> WrappedKey:
+        return WrappedKey("unbound", data_key)
+
+    def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
+        return wrapped.data
+
+
+def sealed() -> Encryption:
+    return Encryption(Unbound())
+
+
 KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "plain": dict,
     "zstd": lambda: {"compression": "zstd"},
@@ -231,6 +246,32 @@ async def test_stored_threads_can_be_read_and_continued(target: Target, kind: st
         await put(saver, where, {"n": 9}, checkpoint_id="9", versions=versions(9, "n"))
         assert (await saver.get_tuple(config(one.thread_id))).checkpoint["channel_values"]["n"] == 9
         assert (await saver.get_thread_ttl(one.thread_id) is None) == (one.thread_id != "chat")
+
+
+async def test_encrypted_threads_of_format_4_are_read_and_continued(target: Target) -> None:
+    """Their records are of the first rule. An old one does not pass beside those of the second."""
+    saver, other = target.uniform(encryption=sealed()), target.uniform(prefix=target.prefix + "-other")
+    await store(other)
+    restore(target, golden("sealed, format 4"), 4)
+    assert await told(saver) == await told(other)
+    data = Keyspace(target.prefix).keys("chat").data_key
+    question = next(field for field in target.raw.hkeys(data) if field.endswith(b"task-2\0-3"))
+    old = target.raw.hget(data, question)
+    assert b"11:msgpack+siv" in old and target.raw.hget(data, "@state").startswith(b"4 ")
+    where = config("chat", checkpoint_id="1")
+    await saver.put_writes(where, [(INTERRUPT, "and this?"), (RESUME, ["yes"])], "task-2")
+    assert target.raw.hget(data, "@state").startswith(b"5 ")
+    assert ("task-2", INTERRUPT, "and this?") in (await saver.get_tuple(where)).pending_writes
+    newest = target.raw.hget(data, question)
+    target.raw.hset(data, question, old)
+    with pytest.raises(DecodeError, match="an earlier one was put in its place"):
+        await saver.get_tuple(where)
+    target.raw.hset(data, question, newest)
+    for one in await saver.threads():
+        assert (await saver.check(one.thread_id)).sound
+        newest = (await saver.get_tuple(config(one.thread_id, ""))).config
+        await put(saver, newest, {"n": 9}, checkpoint_id="9", versions=versions(9, "n"))
+        assert (await saver.get_tuple(config(one.thread_id))).checkpoint["channel_values"]["n"] == 9
 
 
 async def test_sends_are_stored_as_format_2_says_and_read(target: Target) -> None:

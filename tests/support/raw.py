@@ -16,6 +16,7 @@ from redis_saver._storage import codec, framing
 from redis_saver._storage import header as headers
 from redis_saver._storage.header import ABSENT
 from redis_saver._storage.keys import FIELD
+from redis_saver._engine.scripts import FORMAT
 from redis_saver._storage.sealing import ID
 
 
@@ -54,7 +55,7 @@ def writes_in_chunks(fields: dict[bytes, bytes]) -> list[bytes]:
 def check_counters(fields: dict[bytes, bytes]) -> None:
     said = counters(fields)
     lowest = 3 if _state(fields)[1] else 2 if writes_in_chunks(fields) else 1
-    lowest, highest = (4, 4) if b"@key" in fields else (lowest, 3)
+    lowest, highest = (FORMAT, FORMAT) if b"@key" in fields else (lowest, 3)
     assert lowest <= said.pop("format") <= highest
     assert said.pop("rev") > 0
     assert said == counted(fields)

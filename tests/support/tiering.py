@@ -57,11 +57,11 @@ class FlakySaver:
             raise psycopg.OperationalError(f"{method} fails on purpose")
 
     def _sync(self, method: str) -> Any:
-        def call(_: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(own: Any, *args: Any, **kwargs: Any) -> Any:
             self._note(method)
             if first := self.before.pop(method, None):
                 first()
-            answer = getattr(self.saver, method)(*args, **kwargs)
+            answer = getattr(type(self.saver), method)(own, *args, **kwargs)
             if act := self.after.pop(method, None):
                 act()
             return answer
@@ -72,17 +72,17 @@ class FlakySaver:
         plain = method[1:]
         if plain == "list":
 
-            def listing(_: Any, *args: Any, **kwargs: Any) -> Any:
+            def listing(own: Any, *args: Any, **kwargs: Any) -> Any:
                 self._note(plain)
-                return self.saver.alist(*args, **kwargs)
+                return type(self.saver).alist(own, *args, **kwargs)
 
             return listing
 
-        async def call(_: Any, *args: Any, **kwargs: Any) -> Any:
+        async def call(own: Any, *args: Any, **kwargs: Any) -> Any:
             self._note(plain)
             if first := self.before.pop(plain, None):
                 await first()
-            answer = await getattr(self.saver, method)(*args, **kwargs)
+            answer = await getattr(type(self.saver), method)(own, *args, **kwargs)
             if act := self.after.pop(plain, None):
                 await act()
             return answer

@@ -1,0 +1,88 @@
+"""The guarded copy of cold: with `encryption=`, cold decodes nothing before it is known to be ours.
+
+A cold saver decodes what its database has before it returns it, and LangGraph's serializer makes whatever objects the
+bytes name. So all calls go to a copy of cold that shares its connection, with an `EnvelopeSerializer` in place of its
+serializer. The copy, because cold itself may have other users.
+
+That protects only if cold decodes by its `serde` alone. It cannot be seen from outside, so it is known by class: the
+savers of LangGraph do, and others have to say so. The guard also notices at the first writes that it was passed by.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from redis_saver._common import config as configs
+from redis_saver._common.display import kind_of
+from redis_saver._storage.envelopes import EnvelopeSerializer
+from redis_saver._tiered.requests import ColdCall
+from redis_saver.errors import DecodeError, decoding
+
+_OF_LANGGRAPH = ("langgraph.checkpoint.memory", "langgraph.checkpoint.postgres", "langgraph.checkpoint.sqlite")
+_SAYS_SO = "decodes_only_by_serde"
+"""Attribute of a class whose savers store and read each value, each write and all metadata by `serde` or as JSON."""
+_READS = "get_tuple", "list"
+_OF_DAMAGE = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, UnicodeDecodeError),
+    *(DecodeError, NotImplementedError, RecursionError),
+)
+"""Errors of a saver that reads a row which somebody changed. A plain ValueError may be of a closed connection."""
+_DATA_EXCEPTION = "22"
+"""Beginning of Postgres' error codes for values that a query cannot use, such as JSON of another shape."""
+REMEDY = "Nothing was changed. Restore the row from a backup, or delete the thread with delete_thread()."
+
+
+class Guard:
+    """A guarded copy of cold."""
+
+    def __init__(self, cold: BaseCheckpointSaver[Any]) -> None:
+        """Make the copy.
+
+        Raises:
+            TypeError: It is not known that cold decodes only by its `serde`.
+        """
+        known = any(base.__module__.startswith(_OF_LANGGRAPH) for base in type(cold).__mro__)
+        if not known and getattr(cold, _SAYS_SO, False) is not True:
+            raise TypeError(
+                f"cold is {kind_of(cold)}, and hot has encryption=. Then cold must store and read all values by its "
+                "serde, or somebody without the keys could make it decode theirs. LangGraph's savers for Postgres, "
+                f"SQLite and memory do, and subclasses of them. If yours does, too, set {_SAYS_SO} = True in its class"
+            )
+        self.serde: EnvelopeSerializer = EnvelopeSerializer(cold.serde)
+        self.cold: BaseCheckpointSaver[Any] = copy.copy(cold)
+        self.cold.serde = self.serde
+
+    @contextmanager
+    def reading(self, request: ColdCall) -> Iterator[None]:
+        """Turn an error of cold about a row that somebody changed into a `DecodeError`. Others pass."""
+        try:
+            yield
+        except Exception as error:
+            is_damage = isinstance(error, _OF_DAMAGE) or (getattr(error, "sqlstate", "") or "").startswith(
+                _DATA_EXCEPTION
+            )
+            if request.method not in _READS or not is_damage:
+                raise
+            config = request.arguments[0]
+            where = "a thread" if config is None else configs.address(config)
+            raise decoding("{} in cold", where, remedy=REMEDY).of(error) from error
+
+    def check(self, request: ColdCall, answer: Any) -> None:
+        """Check that the pending writes of a call went through the guard.
+
+        Raises:
+            TypeError: They did not, so cold decodes by something else than its `serde`.
+        """
+        if self.serde.is_used or request.method not in (*_READS, "put_writes"):
+            return
+        answers = answer if isinstance(answer, list) else [answer]
+        if request.method == "put_writes" or any(saved is not None and saved.pending_writes for saved in answers):
+            raise TypeError(
+                f"cold is {kind_of(self.cold)}, which does not store and read values by its own serde, so "
+                "encryption= cannot protect what it decodes. A saver that hands calls to another one is no cold for it"
+            )

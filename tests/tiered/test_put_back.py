@@ -1,0 +1,269 @@
+"""What an attacker without keys puts back, hides or clears in an encrypted thread, in Redis or in rows of Postgres."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Annotated, Any
+
+import psycopg
+import pytest
+from langgraph.channels.delta import DeltaChannel
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, interrupt
+from tests.support import seeds
+from tests.support.factories import checkpoint, config
+from tests.support.tiering import BEHIND, Tiers, drained, plain
+from tests.support.uniform import Uniform
+from typing_extensions import TypedDict
+
+from redis_saver import DecodeError
+from redis_saver._common.names import Keyspace
+from redis_saver._storage.framing import pack, unpack
+
+pytestmark = [pytest.mark.plain("all of its savers encrypt"), pytest.mark.also_on()]
+WHERE = pytest.mark.parametrize("where", ["redis", "write-through", "write-behind"])
+"""Redis alone, or the rows of Postgres after hot has lost the thread."""
+NULL_TASK = "00000000-0000-0000-0000-000000000000"
+
+
+@pytest.fixture
+def is_encrypted() -> bool:
+    """All savers of these tests encrypt."""
+    return True
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[str], DeltaChannel(lambda log, updates: sum(updates, log), snapshot_frequency=100)]
+    answers: list[str]
+
+
+def graph(saver: Any) -> Any:
+    """A graph that asks three questions in one task, with a parallel task that writes to a `DeltaChannel`."""
+    builder = StateGraph(State)
+    builder.add_node("ask", lambda _: {"answers": [interrupt(f"question {number}") for number in (1, 2, 3)]})
+    builder.add_node("note", lambda _: {"log": ["noted"]})
+    builder.add_node("end", lambda _: {"log": ["ended"]})
+    builder.add_edge(START, "ask").add_edge(START, "note").add_edge("ask", "end").add_edge("note", "end")
+    return builder.compile(checkpointer=saver)
+
+
+class Thread:
+    """A thread of one kind of saver, and the stored records that an attacker can change."""
+
+    def __init__(self, tiers: Tiers, where: str) -> None:
+        self.tiers, self.where, self.raw = tiers, where, tiers.target.raw
+        self.keys = Keyspace(tiers.target.prefix).keys("thread")
+
+    async def process(self) -> Uniform:
+        """A saver of another process."""
+        if self.where == "redis":
+            return self.tiers.target.uniform()
+        return await self.tiers.uniform(**(BEHIND if self.where == "write-behind" else {}))
+
+    async def lost(self) -> Uniform:
+        """A saver of another process, which reads what was changed."""
+        if self.where != "redis":
+            self.tiers.evict()
+        return await self.process()
+
+    async def invoke(self, uniform: Uniform, given: Any) -> Any:
+        compiled = graph(uniform.saver)
+        result = await compiled.ainvoke(given, config()) if uniform.native_async else compiled.invoke(given, config())
+        if self.where == "write-behind":
+            await drained(uniform)
+        return result
+
+    async def question(self, uniform: Uniform) -> str:
+        compiled = graph(uniform.saver)
+        state = await compiled.aget_state(config()) if uniform.native_async else compiled.get_state(config())
+        return state.interrupts[0].value
+
+    def special(self) -> dict[Any, Any]:
+        """Return the stored `__interrupt__` (-3) and `__resume__` (-4) of the task that asks."""
+        if self.where == "redis":
+            fields = self.raw.hgetall(self.keys.data_key)
+            return {
+                int(field[-2:]): (field, stored)
+                for field, stored in fields.items()
+                if field[:1] == b"w" and field[-2:] in (b"-3", b"-4") and NULL_TASK.encode() not in field
+            }
+        query = "SELECT * FROM checkpoint_writes WHERE idx IN (-3, -4) AND task_id <> %s"
+        with psycopg.connect(self.tiers.url, row_factory=psycopg.rows.dict_row) as connection:
+            return {row["idx"]: row for row in connection.execute(query, (NULL_TASK,)).fetchall()}
+
+    def put_back(self, records: dict[Any, Any]) -> None:
+        for index, record in records.items():
+            if self.where == "redis":
+                self.raw.hset(self.keys.data_key, *record)
+                self.raw.zadd(self.keys.index_key, {record[0]: 0})
+            else:
+                key = record["thread_id"], record["task_id"], index
+                with psycopg.connect(self.tiers.url, autocommit=True) as connection:
+                    change = "UPDATE checkpoint_writes SET type = %s, blob = %s"
+                    where = " WHERE thread_id = %s AND task_id = %s AND idx = %s"
+                    connection.execute(change + where, (record["type"], record["blob"], *key))
+
+    def remove(self, index: int) -> None:
+        if self.where == "redis":
+            field, _ = self.special()[index]
+            self.raw.hdel(self.keys.data_key, field)
+            self.raw.zrem(self.keys.index_key, field)
+        else:
+            with psycopg.connect(self.tiers.url, autocommit=True) as connection:
+                connection.execute("DELETE FROM checkpoint_writes WHERE idx = %s AND task_id <> %s", (index, NULL_TASK))
+
+    def hide_writes(self, channel: str) -> None:
+        """Remove all writes of the tasks that wrote to a channel."""
+        if self.where == "redis":
+            fields = self.raw.hgetall(self.keys.data_key)
+            hidden = [
+                field
+                for field in fields
+                if field[:1] == b"w" and b"%d:%b" % (len(channel), channel.encode()) in fields[field]
+            ]
+            self.raw.zrem(self.keys.index_key, *hidden)
+        else:
+            with psycopg.connect(self.tiers.url, autocommit=True) as connection:
+                tasks = "SELECT task_id FROM checkpoint_writes WHERE channel = %s"
+                connection.execute(f"DELETE FROM checkpoint_writes WHERE task_id IN ({tasks})", (channel,))
+
+
+@WHERE
+async def test_an_earlier_question_or_answer_raises(tiers: Tiers, where: str) -> None:
+    thread, stages = Thread(tiers, where), []
+    for given in ({}, Command(resume="no"), Command(resume="yes")):
+        await thread.invoke(await thread.process(), {"log": []} if given == {} else given)
+        stages.append(thread.special())
+    assert [sorted(stage) for stage in stages] == [[-3], [-4, -3], [-4, -3]]
+    newest = stages[2]
+    changes = [{index: stage[index]} for stage in stages[:2] for index in stage]
+    for change in [*changes, *(index for index in newest)]:
+        if isinstance(change, dict):
+            thread.put_back(change)
+        else:
+            thread.remove(change)
+        uniform = await thread.lost()
+        with pytest.raises(DecodeError, match="was removed, or an earlier one was put in its place"):
+            await uniform.get_tuple(config())
+        if where == "redis":
+            assert [
+                finding.severity for finding in (await uniform.check("thread")).findings if "earlier" in finding.what
+            ]
+        if isinstance(change, int) and where != "redis":
+            break  # rows are not put back
+        thread.put_back(newest)
+    else:
+        uniform = await thread.lost()
+        assert await thread.question(uniform) == "question 3"
+        thread.put_back(stages[1])  # all of a call is a roll-back
+        uniform = await thread.lost()
+        assert await thread.question(uniform) == "question 2"
+        thread.put_back(newest)
+        result = await thread.invoke(await thread.lost(), Command(resume="so"))
+        assert result["answers"] == ["no", "yes", "so"]
+
+
+CALLS: list[list[tuple[str, Any]]] = [
+    [("__interrupt__", 1)],
+    [("__resume__", 2)],
+    [("__interrupt__", 3), ("__resume__", 4)],
+    [("__resume__", 5), ("n", 6)],
+    [("__interrupt__", 7), ("n", 8)],
+    [("__error__", 9), ("__resume__", 10)],
+    [("__error__", 11)],
+]
+
+
+@WHERE
+@pytest.mark.random
+async def test_every_order_of_special_writes_can_be_read(tiers: Tiers, where: str) -> None:
+    """No order of honest calls, by several processes, looks like an attack."""
+    chance, thread = random.Random(seeds.given() or seeds.of_code()), Thread(tiers, where)
+    processes = [await thread.process() for _ in range(2)]
+    versions = {"n": f"{1:032}.1"}
+    orders = [
+        *itertools.product(range(len(CALLS)), repeat=2),
+        *(chance.choices(range(len(CALLS)), k=5) for _ in range(10)),
+    ]
+    made = await processes[0].put(config(), checkpoint({"n": 0}, versions), {"step": 1}, versions)
+    for number, order in enumerate(orders):
+        for call in order:
+            await chance.choice(processes).put_writes(made, CALLS[call], f"task-{number}")
+    if where == "write-behind":
+        await drained(processes[0])
+    before = await processes[0].get_tuple(made)
+    assert len({task for task, _, _ in before.pending_writes}) == len(orders)
+    after = await (await thread.lost()).get_tuple(made)
+    if where == "redis":
+        assert plain(after) == plain(before)
+        assert (await processes[0].check("thread")).sound
+    await processes[0].copy_thread("thread", "copy")
+    assert len((await processes[0].get_tuple(config("copy"))).pending_writes) == len(after.pending_writes)
+
+
+@WHERE
+async def test_writes_hidden_from_an_ancestor_raise(tiers: Tiers, where: str) -> None:
+    """The task that wrote them is missing, from the checkpoint that the header of its child names."""
+    thread = Thread(tiers, where)
+    uniform = await thread.process()
+    await thread.invoke(uniform, {"log": ["in"]})
+    for answer in "abc":
+        await thread.invoke(uniform, Command(resume=answer))
+    newest = (await uniform.get_tuple(config())).config
+    query: dict[str, Any] = {"config": newest, "channels": ["log"]}
+    assert len((await (await thread.lost()).get_delta_channel_history(**query))["log"]["writes"]) >= 2
+    await uniform.copy_thread("thread", "copy")
+    thread.hide_writes("log")
+    for _ in range(2):  # a process that has met the error does not remember the rest
+        uniform = await thread.lost()
+        with pytest.raises(DecodeError, match="pending writes of its ancestor .* are gone"):
+            await uniform.get_delta_channel_history(**query)
+        with pytest.raises(DecodeError, match="pending writes of its ancestor .* are gone"):
+            await uniform.get_delta_channel_history(**query)
+    if where == "redis":
+        assert any("pending writes are gone" in finding.what for finding in (await uniform.check("thread")).findings)
+
+
+@pytest.mark.parametrize("where", ["write-through", "write-behind"])
+async def test_a_parent_that_a_row_lacks_is_followed(tiers: Tiers, where: str) -> None:
+    thread = Thread(tiers, where)
+    uniform = await thread.process()
+    await thread.invoke(uniform, {"log": ["in"]})
+    for answer in "abc":
+        await thread.invoke(uniform, Command(resume=answer))
+    before = await uniform.get_tuple(config())
+    with psycopg.connect(tiers.url, autocommit=True) as connection:
+        connection.execute("UPDATE checkpoints SET parent_checkpoint_id = NULL")
+    uniform = await thread.lost()
+    assert plain(await uniform.get_tuple(config())) == plain(before)
+    query: dict[str, Any] = {"config": before.config, "channels": ["log"]}
+    assert [value for *_, value in (await uniform.get_delta_channel_history(**query))["log"]["writes"]]
+    listed = await uniform.list(config())
+    assert [saved.parent_config for saved in listed[:-1]] == [saved.config for saved in listed[1:]]
+    with psycopg.connect(tiers.url, autocommit=True) as connection:
+        connection.execute("UPDATE checkpoints SET parent_checkpoint_id = 'x'")
+    uniform = await thread.lost()
+    with pytest.raises(DecodeError, match="another one was put in its place"):
+        await uniform.get_tuple(config())
+
+
+@pytest.mark.parametrize("makes", ["copy", "rotation"])
+async def test_a_cleared_parent_stays_sealed_in_a_copy(tiers: Tiers, makes: str) -> None:
+    thread = Thread(tiers, "redis")
+    uniform = await thread.process()
+    await thread.invoke(uniform, {"log": ["in"]})
+    newest = (await uniform.get_tuple(config())).config
+    data, place = thread.keys.data_key, newest["configurable"]["checkpoint_id"].encode()
+    (field,) = [field for field in thread.raw.hgetall(data) if field[:1] == b"c" and place in field]
+    frames = unpack(thread.raw.hget(data, field))
+    thread.raw.hset(data, field, pack([b"", *frames[1:]]))
+    uniform, name = await thread.lost(), "thread"
+    if makes == "copy":
+        name = "copy"
+        await uniform.copy_thread("thread", name)
+    else:
+        assert (await uniform.rotate_keys(data=True)).rotated == 1
+    where = {"configurable": {**newest["configurable"], "thread_id": name}}
+    with pytest.raises(DecodeError, match="is gone, which the DeltaChannels"):
+        await (await thread.lost()).get_delta_channel_history(config=where, channels=["log"])
