@@ -22,7 +22,9 @@ _OF_CONNECTIONS = (
 
 
 def log_text(error: BaseException, *, is_encrypted: bool = False) -> str:
-    """Return `error_text` without parts that may quote values: a serializer's message, and the details of Postgres.
+    """Return `error_text` without parts that may quote values or keys.
+
+    These are the messages of serializers and of providers of keys, and the details of Postgres.
 
     Args:
         error: The error.
