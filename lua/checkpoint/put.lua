@@ -38,7 +38,8 @@
 --   keep     the history limit if the namespace is over it, else 0. Over it, the caller prunes the thread
 -- Returns {before, '', 0, missing...} if the server lacks something that was not sent. Then nothing was written, and
 -- the caller sends all values.
---   missing  positions (from 1) of entries flagged u, and fields of chunks
+--   missing  positions (from 1) of entries flagged u, and fields of chunks. A position is negative if the parent has no
+--            value of this version either. The caller leaves such a value out
 -- Errors: DAMAGED, KEYCONFLICT, OTHERKEY, UNSUPPORTED.
 -- Rules: confirmed, owned.
 

@@ -136,11 +136,20 @@ local function put_any(index, data, argv, meta, found, is_home, is_tiered)
   -- Entries whose value was not sent.
   local kept, amended = {}, before
   local ns, tokens = string.sub(checkpoint, 2, (string.find(checkpoint, '%z'))), unpack_frames(of.tokens)
+  local above -- the flags of the parent's entries
+  local function has_none_above(entry)
+    local parent = 'c' .. ns .. of.parent
+    local stored = not above and meta and of.parent ~= '' and redis.call('HGET', data, parent)
+    above = above or (stored and held_before(data, parent, stored, '')) or {}
+    return above[entry] == '0'
+  end
   for i = 1, #flags do
     local flag, field = string.byte(flags, i), value_field(ns, names, tokens, of.slots, i)
     entries[i] = string.sub(field, #ns + 2)
     if flag == 117 then -- u
-      if not meta or redis.call('HEXISTS', data, field) == 0 then missing[#missing + 1] = i end
+      if not meta or redis.call('HEXISTS', data, field) == 0 then
+        missing[#missing + 1] = has_none_above(entries[i]) and -i or i
+      end
     elseif flag ~= 118 then -- e or x
       local old, is_new = meta and redis.call('HGET', data, field), flag == 101
       if old then

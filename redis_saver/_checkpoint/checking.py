@@ -528,7 +528,7 @@ class Inventory:
             member = names.checkpoint(*key)
             with self._findings.reading(describe(member), _READ):
                 metadata = header.metadata(self._context, stored[member], config.Address(self._thread, *key))
-                if not (needed := delta.rebuilt(metadata, {})):
+                if not (needed := delta.rebuilt(metadata)):
                     continue
                 links = header.decode_links(self.headers[key], self._names, self._thread, self._allowance())
                 fields = {entry[1 : entry.index(b"\0") + 1]: names.blob(key[0], entry[1:]) for entry in links.entries}

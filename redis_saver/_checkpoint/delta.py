@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import WRITES_IDX_MAP, DeltaChannelHistory
@@ -28,26 +28,45 @@ COUNTERS = "counters_since_delta_snapshot"
 """A key of LangGraph in the metadata of a checkpoint. It names the `DeltaChannel`s that are rebuilt from writes."""
 
 
+_EMPTIED_BY_LANGGRAPH = ("__", "branch:to:")
+"""Beginnings of channels that have no value most of the time: the input, and the triggers of nodes."""
+K = TypeVar("K")
+
+
 def unstored(metadata: Mapping[str, Any]) -> frozenset[str]:
     """Return the `DeltaChannel`s without a stored value in a checkpoint, according to its metadata."""
     noted = metadata.get(COUNTERS)
     return frozenset(noted) if isinstance(noted, Mapping) else frozenset()
 
 
-def rebuilt(metadata: Mapping[str, Any], of_parent: Mapping[str, Any]) -> set[str]:
-    """Return the `DeltaChannel`s that cannot be rebuilt without the parent, unless the checkpoint has a stored value.
+def rebuilt(metadata: Mapping[str, Any]) -> set[str]:
+    """Return the `DeltaChannel`s with updates since their snapshot, the last of them as writes to the parent.
 
-    The metadata count the updates since the snapshot of each channel, and the last of them are writes to the parent. A
-    graph in which the channel is a plain list counts nothing. Then the counters of the parent decide.
+    Without the parent they cannot be rebuilt, unless the checkpoint has a stored value.
+    """
+    noted = metadata.get(COUNTERS)
+    counted = noted if isinstance(noted, Mapping) else {}
+    return {channel for channel, counts in counted.items() if isinstance(counts, (list, tuple)) and any(counts[:1])}
+
+
+def lacking(channels: Iterable[str], stored: Collection[str]) -> list[str]:
+    """Return the channels without a stored value, except those that LangGraph itself empties."""
+    return [name for name in channels if name not in stored and not name.startswith(_EMPTIED_BY_LANGGRAPH)]
+
+
+def first_with(key: K, parent_of: Callable[[K], K | None], has: Callable[[K], bool]) -> K:
+    """Return the first checkpoint of a line of ancestors that has something, such as a version of a channel.
 
     Args:
-        metadata: The metadata of the checkpoint.
-        of_parent: The metadata of its parent. Empty if the parent is gone.
+        key: A checkpoint that has it.
+        parent_of: Returns the parent of a checkpoint, if it is known.
+        has: True if a checkpoint has it.
     """
-    counted = dict[str, Any]()
-    for noted in (of_parent.get(COUNTERS), metadata.get(COUNTERS)):
-        counted |= noted if isinstance(noted, Mapping) else {}
-    return {channel for channel, counts in counted.items() if isinstance(counts, (list, tuple)) and any(counts[:1])}
+    seen = {key}
+    while (parent := parent_of(key)) is not None and parent not in seen and has(parent):
+        seen.add(parent)  # a caller may have put a checkpoint as its own ancestor
+        key = parent
+    return key
 
 
 class Partial(Exception):

@@ -276,52 +276,57 @@ def removal_of_runs(context: Context, thread: str, runs: set[bytes], *, force: b
 def _check_unneeded(
     context: Context, thread: str, checkpoints: Checkpoints, victims: set[CheckpointKey]
 ) -> Operation[None]:
-    """Check that no remaining checkpoint is rebuilt from a victim. Reads the children of victims and their parents.
+    """Check that no remaining checkpoint is rebuilt from a victim. Reads nothing if each channel has a value.
 
-    A child that needs nothing of its parent has a stored value, so neither do its descendants.
+    Only children of victims may be. A descendant whose parent remains needs the same of it, or nothing. The checkpoint
+    that wrote a version without a value counts the updates of its `DeltaChannel`s.
 
     Raises:
         StillNeeded: One is.
     """
-    parents = {key: (key[0], links.parent) for key, links in checkpoints.items() if key not in victims}
-    children = sorted((key for key, parent in parents.items() if parent in victims), key=_by_age)
+    parents = {key: (key[0], links.parent) for key, links in checkpoints.items() if links.parent}
+    children = sorted((key for key in parents if key not in victims and parents[key] in victims), key=_by_age)
     if not children:
         return
-    stored = {
-        (ns, entry[1:])
-        for (ns, _), links in checkpoints.items()
-        for entry in links.entries
-        if entry[:1] != header.ABSENT
-    }
-    data = context.keyspace.keys(thread).data_key
-    for start in range(0, len(children), CALLS_PER_PAGE):
-        page = children[start : start + CALLS_PER_PAGE]
-        of_page = [key for child in page for key in (child, parents[child])]
-        headers = yield Command(("HMGET", data, *(names.checkpoint(*key) for key in of_page)))
+    with decoding("the channels of thread {!r}", thread):
+        own = {key: {entry[1:] for entry in header.own_entries(links.entries)} for key, links in checkpoints.items()}
+        stored = {
+            names.blob(ns, entry[1:])
+            for (ns, _), links in checkpoints.items()
+            for entry in links.entries
+            if entry[:1] != header.ABSENT
+        }
+        needed, written_by = list[tuple[CheckpointKey, str]](), list[CheckpointKey]()
+        for child in children:
+            ns, entries = child[0], {names.name_of(entry[: entry.index(b"\0") + 1]): entry for entry in own[child]}
+            having = {name for name, entry in entries.items() if names.blob(ns, entry) in stored}
+            for name in delta.lacking(entries, having):
+                entry = entries[name]
+                written_by.append(delta.first_with(child, parents.get, lambda at: entry in own.get(at, ())))  # noqa: B023
+                needed.append((child, name))
+    for start in range(0, len(needed), CALLS_PER_PAGE):
+        page = dict.fromkeys(written_by[start : start + CALLS_PER_PAGE])
+        headers = yield Command(
+            ("HMGET", context.keyspace.keys(thread).data_key, *(names.checkpoint(*at) for at in page))
+        )
         with decoding("the metadata of thread {!r}", thread):
-            found = {
-                key: {} if raw is None else header.metadata(context, raw, config.Address(thread, *key))
-                for key, raw in zip(of_page, headers, strict=True)
+            counted = {
+                at: set[str]()
+                if raw is None
+                else delta.rebuilt(header.metadata(context, raw, config.Address(thread, *at)))
+                for at, raw in zip(page, headers, strict=True)
             }
-            for child in page:
-                parent = parents[child]
-                entries = {names.name_of(name): entry[1:] for name, entry in _entries(checkpoints, child).items()}
-                lost = [
-                    channel
-                    for channel in delta.rebuilt(found[child], found[parent])
-                    if channel in entries and (child[0], entries[channel]) not in stored
-                ]
-                if lost:
-                    raise still_needed(thread, names.decode(checkpoints[parent].run[1:]), parent, child, lost)
+        for (child, name), at in zip(needed[start:], written_by[start : start + CALLS_PER_PAGE], strict=False):
+            if name in counted[at]:
+                removed = parents[child]
+                raise still_needed(thread, names.decode(checkpoints[removed].run[1:]), removed, child, name)
 
 
-def still_needed(
-    thread: str, run: str, removed: CheckpointKey, child: CheckpointKey, channels: Iterable[str]
-) -> StillNeeded:
+def still_needed(thread: str, run: str, removed: CheckpointKey, child: CheckpointKey, channel: str) -> StillNeeded:
     """Return the error for a run with a checkpoint from which its child is rebuilt."""
     return StillNeeded(
         f"run {shown(run)} wrote checkpoint {shown(removed[1])} of thread {shown(thread)}, and the later checkpoint "
-        f"{shown(child[1])} is rebuilt from it (DeltaChannels: {shown(sorted(channels))}). Nothing was removed. Delete "
+        f"{shown(child[1])} is rebuilt from it (DeltaChannel {shown(channel)}). Nothing was removed. Delete "
         "the later runs with it, or continue the thread until the next snapshots. delete_for_runs(..., force=True) "
         "removes it anyway, and what later checkpoints have of it is lost for good"
     )

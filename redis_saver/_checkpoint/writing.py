@@ -85,6 +85,7 @@ def store(
 ) -> Operation[bool]:
     """Store a checkpoint. If the server lacks values that were not sent, send it again with all of them.
 
+    A value whose version had none at the parent is left out, as LangGraph's savers store only new versions.
     If the script answers that the thread is over its history limit, remove old checkpoints (`pruning.trim`).
 
     Args:
@@ -101,9 +102,13 @@ def store(
         False if the script refused the checkpoint.
     """
     data_key, cache = by.keys[1], context.chunk_cache
-    request = partial(encoded, context, address, settings, config, checkpoint, metadata, new_versions)
-    stored = request(cache.of(data_key))
+    request = partial(encoded, context, address, settings, config, metadata=metadata, new_versions=new_versions)
+    stored = request(checkpoint, known=cache.of(data_key))
     reply = yield by.call(*stored.arguments)
+    if isinstance(reply, list) and len(reply) > 3 and (without := _valueless(checkpoint, reply[3:])):
+        checkpoint = _leaving_out(checkpoint, without)
+        stored = request(checkpoint, known=cache.of(data_key))
+        reply = yield by.call(*stored.arguments)
     if isinstance(reply, list) and len(reply) > 3:
         _LOG.info(
             "the server no longer has values of thread %s, which expired or was deleted, pruned or restored; "
@@ -111,7 +116,7 @@ def store(
             shown(address.thread_id),
         )
         cache.forget(data_key)
-        stored = request(sends_all=True)
+        stored = request(checkpoint, sends_all=True)
         reply = yield by.call(*stored.arguments)
     if reply == PutReply.REFUSED:
         return False
@@ -126,6 +131,18 @@ def store(
         dirty = b"" if by.script is scripts.PUT else context.keyspace.tier_keys(address.thread_id).dirty
         yield from trim(context, address.thread_id, Limit(keep_last, written, dirty, by.writer))
     return True
+
+
+def _valueless(checkpoint: Checkpoint, missing: Sequence[Any]) -> list[str]:
+    """Return the channels whose version had no value at the parent, according to `lua/checkpoint/put.lua`."""
+    channels = [*checkpoint["channel_versions"]]
+    return [channels[-1 - place] for place in missing if isinstance(place, int) and -len(channels) <= place < 0]
+
+
+def _leaving_out(checkpoint: Checkpoint, channels: Collection[str]) -> Checkpoint:
+    """Return a checkpoint without the values of some channels."""
+    values = {name: value for name, value in checkpoint["channel_values"].items() if name not in channels}
+    return {**checkpoint, "channel_values": values}
 
 
 class Encoded(NamedTuple):
@@ -198,6 +215,7 @@ def encoded(  # noqa: PLR0912, PLR0915 - one path, read from top to bottom
 
     unchanged = last_checkpoint.values if last_checkpoint and last_checkpoint.chain == known.chain else {}
     of_checkpoint, emptied, sent = dict[bytes, bytes | None](), list[bytes](), list[tuple[str, bytes]]()
+    valueless = list[str]()
     for flag, channel, field in zip(flags, versions, table.fields, strict=True):
         value: bytes | None = None
         if flag == _NEW:
@@ -205,11 +223,16 @@ def encoded(  # noqa: PLR0912, PLR0915 - one path, read from top to bottom
         elif flag == _UNCHANGED:
             is_known = is_known and unchanged.get(field) is not None
             value = unchanged.get(field) or b""
+            valueless += [channel] if field in unchanged and unchanged[field] is None else []
         elif flag == _EMPTIED:
             emptied.append(field)
         else:
             is_known = is_known and unchanged.get(field, b"") is None
         of_checkpoint[field] = value
+    if valueless:  # LangGraph puts a value for a version that never had one
+        reduced = _leaving_out(checkpoint, valueless)
+        more: Any = {"sends_all": sends_all, "is_limited": is_limited}
+        return encoded(context, address, settings, config, reduced, metadata, new_versions, known, **more)
 
     stored_values = dict[bytes, bytes]()
     for channel, field in (*sent, *retained.items()):

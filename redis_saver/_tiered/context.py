@@ -171,14 +171,14 @@ class Tiers:
         """The hot saver's context, with its current serializer."""
         return self._hot._context  # noqa: SLF001 - it is of ours
 
-    def log_text(self, error: Exception) -> str:
-        """Return the text of an error for logs, stats and refused records. It quotes no value if hot encrypts."""
-        return log_text(error, is_encrypted=self.hot.data_keys is not None)
-
     def saw(self, thread: str, ns: str, checkpoint_id: str) -> None:
         """Remember that a checkpoint exists in one of the tiers. An empty id: the namespace is empty."""
         if self.hot.data_keys is not None:  # else nothing depends on it
             self.in_cold.saw(thread, ns, checkpoint_id)
+
+    def log_text(self, error: Exception) -> str:
+        """Return the text of an error for logs, stats and refused records. It quotes no value if hot encrypts."""
+        return log_text(error, is_encrypted=self.hot.data_keys is not None)
 
     def over(self, hot: Saver[Any]) -> Tiers:
         """Return the same tiers over a clone of hot. Both share all caches."""

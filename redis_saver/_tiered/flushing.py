@@ -318,15 +318,23 @@ class _Claim:
                     self._newest[record.member] = names.checkpoint(ns, newest)
 
     def _needs_ancestors(self, ns: str, newest: str) -> Tiered[bool]:
+        """True if a `DeltaChannel` is rebuilt from the ancestors, also by a graph in which it is a plain list now."""
         try:
             saved = yield from self._keyed(
                 lambda: reading.get_tuple(self._hot, config.to_config(self.thread, ns, newest))
             )
+            if saved is None or delta.COUNTERS in saved.metadata:
+                return True
+            channels = delta.lacking(saved.checkpoint["channel_versions"], saved.checkpoint["channel_values"])
+            if not channels:
+                return False
+            address = config.Address(self.thread, ns, newest)
+            walked = yield from self._keyed(lambda: delta.walk(self._hot, address, channels))
+            return any(ancestor.writes for ancestor in walked.ancestors)
         except HotFailed:
             raise
         except RedisSaverError:  # the flusher reports it when it reads the record
             return True
-        return saved is None or delta.COUNTERS in saved.metadata
 
     def _keyed(self, step: Callable[[], Tiered[T]]) -> Tiered[T]:
         """Run a step with the thread's data key."""

@@ -6,6 +6,7 @@ Each function is a generator that yields a statement with its parameters and get
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -33,9 +34,9 @@ _DELETE_RUNS = (
 
 _OF_RUN = "SELECT checkpoint_ns, checkpoint_id FROM checkpoints WHERE thread_id = %s AND metadata ->> 'run_id' = %s"
 
-_CHILDREN_OF_RUNS = f"""
+_CHILDREN_OF_RUNS = """
 SELECT c.thread_id AS thread, c.checkpoint_ns AS ns, c.checkpoint_id AS id, p.checkpoint_id AS parent,
-    p.metadata ->> 'run_id' AS run, c.metadata -> '{COUNTERS}' AS counters, p.metadata -> '{COUNTERS}' AS before,
+    p.metadata ->> 'run_id' AS run, c.checkpoint -> 'channel_versions' AS versions,
     ARRAY (
         SELECT v.key FROM jsonb_each_text(c.checkpoint -> 'channel_versions') AS v
         WHERE c.checkpoint -> 'channel_values' ? v.key OR EXISTS (
@@ -43,13 +44,23 @@ SELECT c.thread_id AS thread, c.checkpoint_ns AS ns, c.checkpoint_id AS id, p.ch
             WHERE b.thread_id = c.thread_id AND b.checkpoint_ns = c.checkpoint_ns AND b.channel = v.key
             AND b.version = v.value AND b.type <> 'empty'
         )
-    ) AS stored, ARRAY (SELECT jsonb_object_keys(c.checkpoint -> 'channel_versions')) AS channels
+    ) AS stored
 FROM checkpoints AS p JOIN checkpoints AS c ON c.thread_id = p.thread_id AND c.checkpoint_ns = p.checkpoint_ns
     AND c.parent_checkpoint_id = p.checkpoint_id
 WHERE p.thread_id = ANY(%s) AND p.metadata ->> 'run_id' = ANY(%s)
     AND (c.metadata ->> 'run_id' = ANY(%s)) IS NOT TRUE
-    AND (c.metadata ? '{COUNTERS}' OR p.metadata ? '{COUNTERS}')
 ORDER BY c.checkpoint_id
+"""
+_FIRST_WITH_VERSION = f"""
+WITH RECURSIVE line(parent, counters, depth) AS (
+    SELECT parent_checkpoint_id, metadata -> '{COUNTERS}', 0 FROM checkpoints
+    WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s
+    UNION ALL
+    SELECT c.parent_checkpoint_id, c.metadata -> '{COUNTERS}', line.depth + 1 FROM line JOIN checkpoints AS c
+    ON c.thread_id = %s AND c.checkpoint_ns = %s AND c.checkpoint_id = line.parent
+    WHERE line.depth < 100000 AND c.checkpoint -> 'channel_versions' -> %s = %s::jsonb
+)
+SELECT counters FROM line ORDER BY depth DESC LIMIT 1
 """  # noqa: S608 - no name is a caller's
 
 _NAMES = """
@@ -194,17 +205,17 @@ def delete_for_runs(run_ids: Sequence[str]) -> Statements[None]:
 def check_unneeded(thread_ids: Sequence[str], run_ids: Sequence[str]) -> Statements[None]:
     """Check that no checkpoint of these threads is rebuilt from those of some runs, except others of these runs.
 
-    Reads only threads that use a `DeltaChannel`.
-
     Raises:
         StillNeeded: One is.
     """
     runs = [run.replace("\0", "") for run in run_ids]  # as LangGraph stores them
     for row in (yield _CHILDREN_OF_RUNS, (list(thread_ids), runs, runs)):
-        needed = delta.rebuilt({COUNTERS: row["counters"]}, {COUNTERS: row["before"]})
-        if lost := (needed & {*row["channels"]}) - {*row["stored"]}:
-            removed, child = (row["ns"], row["parent"]), (row["ns"], row["id"])
-            raise still_needed(row["thread"], row["run"], removed, child, lost)
+        of = row["thread"], row["ns"]
+        for name in delta.lacking(row["versions"], row["stored"]):
+            version = json.dumps(row["versions"][name])
+            (first,) = yield _FIRST_WITH_VERSION, (*of, row["id"], *of, name, version)
+            if name in delta.rebuilt({COUNTERS: first["counters"]}):
+                raise still_needed(of[0], row["run"], (of[1], row["parent"]), (of[1], row["id"]), name)
 
 
 def checkpoints_of_run(thread_id: str, run_id: str) -> Statements[list[CheckpointKey]]:

@@ -323,7 +323,7 @@ def _check_history(thread: str, ns: str, checkpoint_id: str, held: Inventory, fi
     while saved is not None and saved.parent_config is not None and saved.checkpoint["id"] not in seen:
         seen.add(saved.checkpoint["id"])  # a caller may have put a checkpoint as its own ancestor
         parent = config.checkpoint_id(saved.parent_config) or ""
-        needed = delta.rebuilt(dict(saved.metadata), {}) & saved.checkpoint["channel_versions"].keys()
+        needed = delta.rebuilt(dict(saved.metadata)) & saved.checkpoint["channel_versions"].keys()
         if (ns, parent) in held.headers or not (needed := needed - saved.checkpoint["channel_values"].keys()):
             return
         above = yield ColdCall("get_tuple", (config.to_config(thread, ns, parent),), is_sealed=True)

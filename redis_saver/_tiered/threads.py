@@ -119,16 +119,29 @@ def _check_children(checkpoints: Mapping[tuple[str, str | None], CheckpointTuple
     Raises:
         StillNeeded: One is.
     """
-    for (ns, checkpoint_id), child in sorted(checkpoints.items(), key=lambda pair: pair[1].checkpoint["id"]):
-        named = config.checkpoint_id(child.parent_config) if child.parent_config else None
-        parent, run = checkpoints.get((ns, named)), dict(child.metadata).get("run_id")
-        before: Mapping[str, Any] = dict(parent.metadata) if parent else {}
-        if run in runs or before.get("run_id") not in runs:
+
+    def parent_of(key: tuple[str, str | None]) -> tuple[str, str | None] | None:
+        above = checkpoints[key].parent_config
+        named = (key[0], config.checkpoint_id(above)) if above else None
+        return named if named in checkpoints else None
+
+    def run_of(key: tuple[str, str | None]) -> Any:
+        return dict(checkpoints[key].metadata).get("run_id")
+
+    for key, child in sorted(checkpoints.items(), key=lambda pair: pair[1].checkpoint["id"]):
+        if (parent := parent_of(key)) is None or run_of(key) in runs or run_of(parent) not in runs:
             continue
-        needed = delta.rebuilt(dict(child.metadata), before) & child.checkpoint["channel_versions"].keys()
-        if lost := needed - child.checkpoint["channel_values"].keys():
-            thread, removed = config.thread_id(child.config), (ns, named or "")
-            raise pruning.still_needed(thread, str(before["run_id"]), removed, (ns, checkpoint_id or ""), lost)
+        versions = child.checkpoint["channel_versions"]
+        for name in delta.lacking(versions, child.checkpoint["channel_values"]):
+            one = (name, versions[name])
+            at = delta.first_with(
+                key,
+                parent_of,
+                lambda at: one in checkpoints[at].checkpoint["channel_versions"].items(),  # noqa: B023
+            )
+            if name in delta.rebuilt(dict(checkpoints[at].metadata)):
+                thread, run = config.thread_id(child.config), str(run_of(parent))
+                raise pruning.still_needed(thread, run, (parent[0], parent[1] or ""), (key[0], key[1] or ""), name)
 
 
 def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Tiered[Pruned]:
