@@ -100,8 +100,9 @@ def _with_keys(servers: Servers) -> Iterator[list[Any]]:
 def _keys_status(servers: Servers, *, as_json: bool = JSON) -> int:
     """Count what each key protects, by the key's id: threads, partitions of stores, caches. This needs no keys.
 
-    An old key may go when it protects nothing, and if it still protects nothing five minutes later. With --keys-file or
-    REDIS_SAVER_KEYS, the primary key is marked. It wraps the data keys of whatever has no key of its own name.
+    An old key may go when it protects nothing, and if it still protects nothing five minutes later.
+    With --keys-file or REDIS_SAVER_KEYS, the primary key is marked.
+    It wraps the data keys of whatever has no key of its own name.
 
     Options:
         postgres URL: The cold tier, whose rows are counted, too.

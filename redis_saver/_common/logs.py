@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from redis_saver._common.display import error_text, printable
-from redis_saver.errors import DecodeError, EncodeError, RedisSaverError, StoreDamaged
+from redis_saver.errors import DecodeError, EncodeError, KeyUnavailable, RedisSaverError, StoreDamaged
 
 SECONDS = 10.0
 """Seconds for which a log line is not repeated."""
@@ -22,7 +22,9 @@ _OF_CONNECTIONS = (
 
 
 def log_text(error: BaseException, *, is_encrypted: bool = False) -> str:
-    """Return `error_text` without parts that may quote values: a serializer's message, and the details of Postgres.
+    """Return `error_text` without parts that may quote values or keys.
+
+    These are the messages of serializers and of providers of keys, and the details of Postgres.
 
     Args:
         error: The error.
@@ -32,11 +34,17 @@ def log_text(error: BaseException, *, is_encrypted: bool = False) -> str:
     if is_encrypted and not _is_about_a_server(error):
         code = getattr(error, "sqlstate", None)
         return type(error).__name__ + (f" {code}" if isinstance(code, str) else "")
-    if isinstance(error, (DecodeError, EncodeError, StoreDamaged)):
+    if isinstance(error, (DecodeError, EncodeError, StoreDamaged)) or _quotes_a_provider(error):
         cause = f" ({type(error.__cause__).__name__})" if error.__cause__ else ""
         return f"{type(error).__name__}: {printable(str(error).partition(': ')[0])}{cause}"
     message = getattr(getattr(error, "diag", None), "message_primary", None)  # of psycopg
     return f"{type(error).__name__}: {printable(message)}" if isinstance(message, str) else error_text(error)
+
+
+def _quotes_a_provider(error: BaseException) -> bool:
+    """True if the message has that of a provider of keys, which may quote a data key."""
+    cause = error.__cause__ if isinstance(error, KeyUnavailable) else None
+    return cause is not None and not _is_about_a_server(cause)
 
 
 def _is_about_a_server(error: BaseException) -> bool:

@@ -235,7 +235,8 @@ def migrate_items(
 
     Args:
         source: A `RedisStore` or `AsyncRedisStore`, or a source from `opened_store`. A store's values pass through its
-            serializer and the target's. `opened_store` keeps their bytes.
+            serializer and the target's. `opened_store` keeps their bytes. With an asyncio store, call this on an OS
+            thread that runs no event loop.
         target: A store, or a target from `opened_store`.
         namespace: First labels of the namespaces to copy.
         replace: What to do if the target has another value. None keeps the target's item and reports a conflict.
