@@ -21,7 +21,7 @@ WRITTEN_SECONDS = 1.0
 """Time without a change after which a file is taken to be complete."""
 GONE_SECONDS = 10.0
 """Time without a change after which a key that is gone from a file, or has another secret there, is gone."""
-_LOG = ThrottledLog("redis_saver.encryption")
+_LOG = ThrottledLog("redis_saver.storage")
 
 
 class Keys:

@@ -161,7 +161,7 @@ def test_the_file_is_read_once_a_second_at_most(alone: File, clock: Clock, monke
 def test_a_file_that_cannot_be_used_changes_nothing(
     alone: File, clock: Clock, caplog: pytest.LogCaptureFixture, text: str | None, seconds: float
 ) -> None:
-    caplog.set_level("WARNING", "redis_saver.encryption")
+    caplog.set_level("WARNING", "redis_saver.storage")
     keysets._LOG._throttle._passed.clear()
     alone.write(text_of("new", "old"))
     keys = Keyset.from_file(alone.path)
@@ -187,7 +187,7 @@ def test_a_file_that_cannot_be_used_changes_nothing(
 def test_keys_that_are_gone_stay_until_the_file_is_stable(
     alone: File, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("WARNING", "redis_saver.encryption")
+    caplog.set_level("WARNING", "redis_saver.storage")
     keysets._LOG._throttle._passed.clear()
     alone.write(text_of("old", "tenant/1"))
     keys = Keyset.from_file(alone.path)
