@@ -158,6 +158,8 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
             ValueError, TypeError: An argument is invalid. Raised by the call itself.
             ThreadDamaged: As `get_tuple`. Raised by the iterator. With `config=None` one damaged thread ends it. The
                 message names it.
+            KeyUnavailable: The key of a thread was destroyed. With `config=None` such threads may be skipped
+                (`Encryption.on_unavailable`).
         """
         return self._stream(self._list_checkpoints_gen(config, filter, before, limit), "list")
 
@@ -384,6 +386,8 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
             ValueError: The strategy is unknown, or arguments contradict each other. Nothing was removed.
             ThreadBusy: A thread was written to during each of many attempts. Some checkpoints may be removed already,
                 each as a whole.
+            KeyUnavailable: The key of a thread was destroyed. Of several threads, such ones may be skipped
+                (`Encryption.on_unavailable`). Over two tiers no keys are needed.
             NotImplementedError: Over two tiers, the cold saver cannot do this: Postgres with a `DeltaChannel`, or
                 another saver with `keep_last`, `older_than` or `dry_run`. Nothing was removed. But if a thread began to
                 use a `DeltaChannel` meanwhile, the threads before it were pruned.

@@ -109,7 +109,7 @@ def trim(context: Context, thread: str, limit: Limit) -> Operation[None]:
         yield from context.counted(trimmed, "trim")
     except Exception as error:  # noqa: BLE001 - the put is stored, and the error is logged
         text = "thread %s is over its history limit, and old checkpoints could not be removed; a put tries again: %s"
-        _LOG.warning(text, shown(thread), log_text(error))
+        _LOG.warning(text, shown(thread), log_text(error, is_encrypted=context.data_keys is not None))
 
 
 def delete_for_runs(context: Context, run_ids: Sequence[str], *, force: bool = False) -> Operation[None]:

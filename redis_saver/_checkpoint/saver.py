@@ -333,6 +333,8 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         Raises:
             TypeError, ValueError: Threads and a prefix are both given, or both missing. Raised by the call itself.
             ThreadDamaged: A thread cannot be read. Raised by the iterator. The message names the thread.
+            KeyUnavailable: The key of a thread was destroyed. Unless it is the only one in `thread_ids`, it may be
+                skipped (`Encryption.on_unavailable`).
         """
         return self._stream(self._latest(channel, thread_ids, thread_prefix, checkpoint_ns), "latest_values")
 
@@ -389,9 +391,10 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
     def key_status(self) -> KeyStatus:
         """Count the threads that each key of `encryption` still protects. No key is needed.
 
-        A key may be destroyed when it protects no thread, and if it still protects none `cache_seconds` later.
+        A key may be destroyed when it protects no thread, and if it still protects none `cache_seconds` later. If
+        threads are also in a cold tier (`cold_backed`), ask the saver over both tiers.
 
-        Cost: a SCAN over the server's keys and one small lookup per thread, with 500 lookups in a round trip.
+        Cost: a SCAN over the server's keys and two small lookups per thread, with 500 lookups in a round trip.
         """
         return self._run(key_status(self._context), "key_status")
 
@@ -411,8 +414,9 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         in one step. It keeps its deadline, its settings and its owner. Another process that uses the thread meanwhile
         reads its new data key and goes on, except that an iterator such as `list` may raise `DecodeError`.
 
-        Cost: that of `key_status`, and two questions to the provider and a round trip for each thread to rotate. With
-        `data=True`, each thread is read and written once, in pages.
+        Cost: that of `key_status`, and two questions to the provider and a round trip for each thread to rotate, and a
+        third question for the first thread of each new key: before anything is replaced, that key has to unwrap it.
+        With `data=True`, each thread is read and written once, in pages.
 
         Args:
             data: True to replace the data keys, and to encrypt all data again.
@@ -420,7 +424,8 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
                 continue a rotation, give the time when it began. None: the present time.
 
         Returns:
-            The number of threads, and the errors of those that could not be rotated.
+            The number of threads, and the errors of those that could not be rotated. These may be any errors of the
+            provider and of `key_for`. The other threads are rotated nevertheless.
 
         Raises:
             TypeError, ValueError: An argument is invalid, or the saver has no `encryption`.

@@ -28,7 +28,15 @@ from redis_saver._store import store as stores
 from redis_saver._store.store import RedisStore
 from redis_saver._tiered_store import copies
 from redis_saver.encryption import KeyStatus, Rotated
-from redis_saver.errors import EndpointError, KeyConflict, RedisSaverError, StoreDamaged, ThreadDamaged, ThreadNotFound
+from redis_saver.errors import (
+    EndpointError,
+    KeyConflict,
+    KeyUnavailable,
+    RedisSaverError,
+    StoreDamaged,
+    ThreadDamaged,
+    ThreadNotFound,
+)
 
 _CODES = """Exit codes:
     0: it is done.
@@ -264,6 +272,8 @@ def _prune(
 ) -> int:
     """Remove old checkpoints and the values that only they use. Without --yes it only shows what it would remove.
 
+    With --all or --thread-prefix, threads whose keys are unavailable are skipped and named.
+
     Options:
         every: All threads.
         thread_prefix TEXT: All threads whose names begin with TEXT.
@@ -281,7 +291,13 @@ def _prune(
         nonlocal total, pruned
         if threads:  # with --all, some may expire meanwhile
             savers.source.thread(thread)
-        removed = savers.saver.prune([thread], keep_last=keep_last, older_than=older_than, dry_run=not yes)
+        try:
+            removed = savers.saver.prune([thread], keep_last=keep_last, older_than=older_than, dry_run=not yes)
+        except KeyUnavailable as error:
+            if threads:
+                raise
+            screen.note(f"skipped: {screen.named(thread)}: {printable(str(error))}")
+            return
         total, pruned = added(total, removed), pruned + (removed.checkpoints > 0)
 
     with servers.savers(readable=False) as savers:

@@ -21,7 +21,7 @@ from redis_saver._cli.servers import Servers
 from redis_saver._common.display import counted, printable
 from redis_saver._inspector.health import Answers, of_all_else, of_scripts, overview
 from redis_saver._migrate.savers import our_prefixes
-from redis_saver.errors import EndpointError, ThreadBusy, ThreadNotFound
+from redis_saver.errors import EndpointError, KeyUnavailable, ThreadBusy, ThreadNotFound
 
 _LOOKS = 24
 """Number of looks in a trend of `stats --watch`."""
@@ -112,7 +112,7 @@ def _check(servers: Servers, threads: list[str] | None = None, *, every: bool = 
     """Check whether threads are sound: headers, digests, references, deadlines and counters.
 
     With --postgres it also compares them with Postgres. It names each fault and how to repair it.
-    It writes nothing, and threads may be in use.
+    It writes nothing, and threads may be in use. With --all, threads whose keys are unavailable are skipped and named.
 
     Options:
         every: Check all threads. Sound ones are only counted.
@@ -151,6 +151,11 @@ def _report(saver: Any, thread: str, *, is_named: bool) -> checking.CheckReport 
         remedy = "check its name and --prefix"
     except ThreadBusy as error:
         what, remedy = str(error), "run this again when the thread is not in use"
+    except KeyUnavailable as error:
+        if not is_named:
+            screen.note(f"skipped: {screen.named(thread)}: {printable(str(error))}")
+            return None
+        what, remedy = str(error), "check --keys-file"
     return checking.CheckReport(thread, findings=(checking.Finding("error", f"thread {thread!r}", what, remedy),))
 
 

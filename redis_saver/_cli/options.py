@@ -182,13 +182,18 @@ class _Command(TyperCommand):
 def encryption_of(keys_file: str | None) -> Encryption | None:
     """Return encryption with the keys of a file, else those of the environment (`from_environment`), or None.
 
+    Threads and partitions whose keys were destroyed do not stop commands over many others.
+
     Raises:
         EndpointError: The keys cannot be read, or a package is missing. The message contains no key.
     """
     try:
-        return Encryption(Keyset.from_file(keys_file)) if keys_file else from_environment()
+        encryption = Encryption(Keyset.from_file(keys_file)) if keys_file else from_environment()
     except (ImportError, OSError, ValueError) as error:
         raise EndpointError(printable(f"--keys-file: {error}" if keys_file else str(error))) from error
+    if encryption is not None:
+        encryption.on_unavailable = "skip"
+    return encryption
 
 
 def words_of(uses: Iterable[str] | None) -> list[list[str]]:

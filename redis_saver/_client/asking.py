@@ -28,8 +28,11 @@ def ask_all(questions: Sequence[Ask]) -> list[Any]:
     if not (left := questions[len(answers) :]):
         return answers
     contexts = [copy_context() for _ in left]  # each OS thread needs a copy of its own
-    with ThreadPoolExecutor(min(AT_ONCE, len(left)), "redis_saver keys") as pool:
-        return answers + list(pool.map(lambda context, question: context.run(_answer, question), contexts, left))
+    try:
+        with ThreadPoolExecutor(min(AT_ONCE, len(left)), "redis_saver keys") as pool:
+            return answers + list(pool.map(lambda context, question: context.run(_answer, question), contexts, left))
+    except RuntimeError:  # the interpreter is shutting down and starts no threads
+        return answers + list(map(_answer, left))
 
 
 async def aask_all(questions: Sequence[Ask]) -> list[Any]:

@@ -8,19 +8,40 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from redis_saver._common.display import error_text, printable
-from redis_saver.errors import DecodeError, EncodeError
+from redis_saver.errors import DecodeError, EncodeError, RedisSaverError, StoreDamaged
 
 SECONDS = 10.0
 """Seconds for which a log line is not repeated."""
 
 
-def log_text(error: BaseException) -> str:
-    """Return `error_text` without parts that may quote values: a serializer's message, and the details of Postgres."""
-    if isinstance(error, (DecodeError, EncodeError)):
+_OF_CONNECTIONS = (
+    *(("redis", "RedisError"), ("redis", "RedisClusterException")),
+    *(("valkey", "ValkeyError"), ("valkey", "ValkeyClusterException"), ("psycopg", "OperationalError")),
+)
+"""Packages with the classes of errors whose messages are about a server, and quote no value."""
+
+
+def log_text(error: BaseException, *, is_encrypted: bool = False) -> str:
+    """Return `error_text` without parts that may quote values: a serializer's message, and the details of Postgres.
+
+    Args:
+        error: The error.
+        is_encrypted: True if the values are encrypted. Then an error that is neither ours nor about a server is only
+            named by its class, and by the code of Postgres.
+    """
+    if is_encrypted and not _is_about_a_server(error):
+        code = getattr(error, "sqlstate", None)
+        return type(error).__name__ + (f" {code}" if isinstance(code, str) else "")
+    if isinstance(error, (DecodeError, EncodeError, StoreDamaged)):
         cause = f" ({type(error.__cause__).__name__})" if error.__cause__ else ""
         return f"{type(error).__name__}: {printable(str(error).partition(': ')[0])}{cause}"
     message = getattr(getattr(error, "diag", None), "message_primary", None)  # of psycopg
     return f"{type(error).__name__}: {printable(message)}" if isinstance(message, str) else error_text(error)
+
+
+def _is_about_a_server(error: BaseException) -> bool:
+    kinds = [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__]
+    return isinstance(error, (RedisSaverError, OSError)) or any(kind in kinds for kind in _OF_CONNECTIONS)
 
 
 class _Throttle:

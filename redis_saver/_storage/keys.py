@@ -21,8 +21,8 @@ from typing_extensions import Self
 
 from redis_saver._common import config as configs, forks, names
 from redis_saver._common.bounded_cache import BoundedCache
-from redis_saver._common.display import counted, error_text, kind_of, shown
-from redis_saver._common.logs import ThrottledLog
+from redis_saver._common.display import counted, kind_of, shown
+from redis_saver._common.logs import ThrottledLog, log_text
 from redis_saver._engine.lockstep import together
 from redis_saver._engine.requests import Ask, Command, Operation, Page, R, Request, T
 from redis_saver._engine.runner import Pump, run
@@ -374,7 +374,8 @@ class DataKeys:
         except Exception as error:
             if not self._reports or isinstance(error, (RedisSaverError, *passing)):
                 raise
-            raise KeyUnavailable(f"{what} failed: {error_text(error)}") from error
+            why = log_text(error, is_encrypted=True)  # else it might quote a key
+            raise KeyUnavailable(f"{what} failed: {why}") from error
 
     def _cipher(self, name: str, stored: bytes, data_key: bytes) -> Cipher:
         return Cipher(stored, data_key, names.encode(name), time.monotonic() + self._encryption.cache_seconds)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from redis_saver._common import forks
 from redis_saver._common.display import kind_of, shown
@@ -40,8 +41,10 @@ class Keys:
                 raise ValueError(f"Keyset: the id {shown(key_id)} is empty, or has a blank, a comma or an equals sign")
             if not isinstance(key, bytes) or len(key) < 16:
                 raise ValueError(f"Keyset: key {shown(key_id)} is no bytes, or fewer than 16; write 32 random bytes")
-        self.secrets = dict(secrets)
-        self.ciphers = {key_id: aead(derived(key, b"redis_saver keyset", 64)) for key_id, key in secrets.items()}
+        self.secrets: dict[str, bytes] = dict(secrets)
+        self.ciphers: dict[str, Any] = {
+            key_id: aead(derived(key, b"redis_saver keyset", 64)) for key_id, key in secrets.items()
+        }
 
 
 def id_for(ids: Collection[str], name: str | None) -> str | None:

@@ -132,6 +132,8 @@ class Rewrapping:
         self.data_keys: DataKeys = data_keys.reporting()
         self._newest: dict[str | None, str] = {}
         """The key that the provider chose for each name."""
+        self._proven = set[str]()
+        """Keys that have unwrapped what they wrapped."""
 
     def __call__(self, holder: Holder, stored: bytes | None) -> Operation[str]:
         """Wrap the data key of a holder anew, as `each` asks for."""
@@ -153,8 +155,12 @@ class Rewrapping:
             return None
         cipher = yield from self.data_keys.unwrap(name, stored)
         wrapped = yield from self.data_keys.wrap_anew(name, cipher)
-        self._newest[asked] = wrapped_by(wrapped.argument)
-        return None if self._newest[asked] == key_id else wrapped.argument
+        newest = wrapped_by(wrapped.argument)
+        if newest not in (key_id, *self._proven):  # nothing is replaced by what nobody can unwrap
+            yield from self.data_keys.unwrap(name, wrapped.argument)
+            self._proven.add(newest)
+        self._newest[asked] = newest
+        return None if newest == key_id else wrapped.argument
 
 
 def _exchange(holder: Holder, before: bytes = b"", after: bytes = b"") -> Call:
@@ -209,6 +215,8 @@ class Rotates:
 
     def rotate_keys(self) -> Rotated:
         """Wrap the data keys anew, as `RedisSaver.rotate_keys` does, while others use the data, which stay as they are.
+
+        It goes on after an error of the provider, and returns it in `Rotated.failed`.
 
         Raises:
             NotImplementedError: The cold tier is not LangGraph's Postgres saver.

@@ -21,7 +21,7 @@ from uuid import uuid4
 from redis_saver._common import forks, names
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
-from redis_saver._common.logs import Log, log_text
+from redis_saver._common.logs import Log
 from redis_saver._common.names import Keyspace
 from redis_saver._engine.requests import Batch, Call, Command, Operation, Scan, Sleep
 from redis_saver._engine.stats import Counting, OperationStats
@@ -327,7 +327,7 @@ class FlushQueue:
             self._scanned = now
             return True
 
-    def after_claim(self, thread: str, acked: int, left: int, failed: Exception | None, is_refused: bool) -> None:
+    def after_claim(self, thread: str, acked: int, left: int, failed: str | None, is_refused: bool) -> None:
         """Handle the result of a claim.
 
         After three failed claims in a row, a server counts as down, and the pauses grow. The log gets the start and the
@@ -337,7 +337,7 @@ class FlushQueue:
             thread: The thread.
             acked: Number of records that were flushed or coalesced.
             left: Number of records that are left.
-            failed: The first error, or None.
+            failed: The text of the first error, or None.
             is_refused: True if a server answered, but refused a record.
         """
         now = time.monotonic()
@@ -349,7 +349,7 @@ class FlushQueue:
             if failed and is_refused and thread not in self._refused:
                 self._refused.store(thread, True, len(thread))
                 text = "cold refused a record of thread %s, which is retried: %s"
-                _LOG.warning(text, shown(thread), log_text(failed))
+                _LOG.warning(text, shown(thread), failed)
             if acked or is_refused:
                 if self._outages >= _OUTAGE:
                     _LOG.warning("the flusher reaches both servers again")
@@ -357,7 +357,7 @@ class FlushQueue:
             elif failed:
                 self._outages += 1
                 if self._outages == _OUTAGE:
-                    _LOG.warning("the flusher does not reach both servers, and keeps trying: %s", log_text(failed))
+                    _LOG.warning("the flusher does not reach both servers, and keeps trying: %s", failed)
             if self._outages >= _OUTAGE:
                 self._not_before = now + min(MAX_BACKOFF, 0.5 * 2 ** min(self._outages - _OUTAGE, _DOUBLINGS))
 

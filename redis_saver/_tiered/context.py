@@ -23,6 +23,7 @@ from redis_saver._checkpoint.saver import Saver
 from redis_saver._common import config as configs, forks, names, postgres
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.config import Address
+from redis_saver._common.logs import log_text
 from redis_saver._engine.requests import Call, Command, Operation
 from redis_saver._storage import codec
 from redis_saver._storage.context import Context
@@ -174,6 +175,10 @@ class Tiers:
         """Remember that a checkpoint exists in one of the tiers. An empty id: the namespace is empty."""
         if self.hot.data_keys is not None:  # else nothing depends on it
             self.in_cold.saw(thread, ns, checkpoint_id)
+
+    def log_text(self, error: Exception) -> str:
+        """Return the text of an error for logs, stats and refused records. It quotes no value if hot encrypts."""
+        return log_text(error, is_encrypted=self.hot.data_keys is not None)
 
     def over(self, hot: Saver[Any]) -> Tiers:
         """Return the same tiers over a clone of hot. Both share all caches."""

@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable
 
 from redis_saver._common import forks
-from redis_saver._common.logs import ignoring, log_text
+from redis_saver._common.logs import ignoring
 from redis_saver._engine.requests import Call, Command, Sleep
 from redis_saver._tiered import backlog, scripts
 from redis_saver._tiered.backlog import FlushQueue, Scanned
@@ -69,7 +69,7 @@ def _step(tiers: Tiers, queue: FlushQueue) -> Tiered[bool]:
             for dirty in (yield from scan_in_turn(tiers)):
                 queue.note(dirty, 0.0)
         except Exception as error:  # noqa: BLE001 - due threads are flushed all the same
-            tiers.counts.last_error = log_text(error)
+            tiers.counts.last_error = tiers.log_text(error)
     if (thread := queue.due()) is None:
         return False
     yield from flush_some(tiers, thread)
@@ -84,12 +84,13 @@ def flush_some(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: flo
         failed = flushed.failed[0] if flushed and flushed.failed else None
     except Exception as error:  # noqa: BLE001 - it must not hold up other threads
         failed = error
-    if failed:
-        tiers.counts.last_error = log_text(failed)
+    text = None if failed is None else tiers.log_text(failed)
+    if text:
+        tiers.counts.last_error = text
     acked = flushed.brought + flushed.coalesced if flushed else 0
     if tiers.flush_queue:
         left, is_refused = (flushed.left, flushed.is_refused) if flushed else (1, False)
-        tiers.flush_queue.after_claim(thread, acked, left, failed, is_refused=is_refused)
+        tiers.flush_queue.after_claim(thread, acked, left, text, is_refused=is_refused)
     return acked
 
 
@@ -131,7 +132,7 @@ def _scan(tiers: Tiers, left: Callable[[], float]) -> Tiered[Scanned]:
             return (yield from tiers.backlog.scan())
         except Exception as error:
             failures += 1
-            tiers.counts.last_error = log_text(error)
+            tiers.counts.last_error = tiers.log_text(error)
             if failures == _SCANS or not left():
                 raise
         yield Sleep(min(left(), failures * _MIN_PAUSE))

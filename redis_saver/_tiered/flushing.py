@@ -244,7 +244,8 @@ class _Claim:
         failed: list[Argument] = []
         for record, error in self.failed:
             pause = min(MAX_PAUSE, 2 ** min(record.tries, 5)) * 1000
-            failed += (record.member, pause, names.encode(error_text(error)[:500]))
+            text = error_text(error) if self._hot.data_keys is None else self.tiers.log_text(error)
+            failed += (record.member, pause, names.encode(text[:500]))
         latest = [argument for ns, (checkpoint_id, _) in self.latest.items() for argument in (ns, checkpoint_id)]
         gaps = b"1" if any(record.kind == b"c" for record in self.coalesced) else b"0"
         counts, keys = (len(self.done), len(self.failed)), self.keys

@@ -17,13 +17,14 @@ from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from redis_saver._common import config as configs
+from redis_saver._checkpoint.saver import Saver, context_of
+from redis_saver._common import config as configs, postgres
 from redis_saver._common.display import kind_of
 from redis_saver._storage.envelopes import EnvelopeSerializer
 from redis_saver._tiered.requests import ColdCall
 from redis_saver.errors import DecodeError, decoding
 
-_OF_LANGGRAPH = ("langgraph.checkpoint.memory", "langgraph.checkpoint.postgres", "langgraph.checkpoint.sqlite")
+_OF_LANGGRAPH = ("langgraph.checkpoint.memory.", "langgraph.checkpoint.postgres.", "langgraph.checkpoint.sqlite.")
 _SAYS_SO = "decodes_only_by_serde"
 """Attribute of a class whose savers store and read each value, each write and all metadata by `serde` or as JSON."""
 _READS = "get_tuple", "list"
@@ -31,9 +32,9 @@ _OF_DAMAGE = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, UnicodeDecodeError),
     *(DecodeError, NotImplementedError, RecursionError),
 )
-"""Errors of a saver that reads a row which somebody changed. A plain ValueError may be of a closed connection."""
-_INVALID_TEXT = "22P02"
-"""Error code of Postgres for a text that it cannot convert. LangGraph converts types and channels to `bytea`."""
+"""Errors of a saver that reads a row which somebody changed."""
+_DATA_EXCEPTION = "22"
+"""Beginning of Postgres' error codes for values that a query cannot use, such as JSON of another shape."""
 REMEDY = "Nothing was changed. Restore the row from a backup, or delete the thread with delete_thread()."
 
 
@@ -46,15 +47,20 @@ class Guard:
         Raises:
             TypeError: It is not known that cold decodes only by its `serde`.
         """
-        known = any(base.__module__.startswith(_OF_LANGGRAPH) for base in type(cold).__mro__)
+        self.serde: EnvelopeSerializer = EnvelopeSerializer(cold.serde)
+        self.cold: BaseCheckpointSaver[Any] = cold
+        if isinstance(cold, Saver) and context_of(cold).data_keys is not None:  # it opens values before it decodes them
+            self.serde.is_used = True
+            return
+        known = any(f"{base.__module__}.".startswith(_OF_LANGGRAPH) for base in type(cold).__mro__)
         if not known and getattr(cold, _SAYS_SO, False) is not True:
             raise TypeError(
                 f"cold is {kind_of(cold)}, and hot has encryption=. Then cold must store and read all values by its "
                 "serde, or somebody without the keys could make it decode theirs. LangGraph's savers for Postgres, "
-                f"SQLite and memory do, and subclasses of them. If yours does, too, set {_SAYS_SO} = True in its class"
+                "SQLite and memory do, and their subclasses. A RedisSaver needs an encryption= of its own. If "
+                f"yours stores all values by its serde, set {_SAYS_SO} = True in its class"
             )
-        self.serde: EnvelopeSerializer = EnvelopeSerializer(cold.serde)
-        self.cold: BaseCheckpointSaver[Any] = copy.copy(cold)
+        self.cold = copy.copy(cold)
         self.cold.serde = self.serde
 
     @contextmanager
@@ -63,12 +69,18 @@ class Guard:
         try:
             yield
         except Exception as error:
-            is_damage = isinstance(error, _OF_DAMAGE) or getattr(error, "sqlstate", "") == _INVALID_TEXT
-            if request.method not in _READS or not is_damage:
+            if request.method not in _READS or not self._is_of_damage(error, request):
                 raise
             config = request.arguments[0]
             where = "a thread" if config is None else configs.address(config)
             raise decoding("{} in cold", where, remedy=REMEDY).of(error) from error
+
+    def _is_of_damage(self, error: Exception, request: ColdCall) -> bool:
+        if isinstance(error, ValueError) and not isinstance(error, (*_OF_DAMAGE, UnicodeEncodeError)):
+            return postgres.is_known(self.cold)  # aiosqlite raises it for a closed connection
+        if (getattr(error, "sqlstate", "") or "").startswith(_DATA_EXCEPTION):
+            return not request.options.get("filter")  # else the caller's filter may be the reason
+        return isinstance(error, _OF_DAMAGE)
 
     def check(self, request: ColdCall, answer: Any) -> None:
         """Check that the pending writes of a call went through the guard.

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from redis_saver._checkpoint import listing, threads
 from redis_saver._checkpoint.guards import GuardedScript
 from redis_saver._common.display import shown
-from redis_saver._common.logs import ThrottledLog, log_text
+from redis_saver._common.logs import ThrottledLog
 from redis_saver._common.names import TierKeys
 from redis_saver._engine.replies import IntentReply, RepairReply
 from redis_saver._engine.requests import Call, Operation, Sleep, T
@@ -136,7 +136,7 @@ def repair(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
     if answer == RepairReply.GIVEN_UP:
         tiers.counts.repairs += 1
         text = "thread %s was damaged in hot; hot drops it, and the next read fills it from cold: %s"
-        _LOG.warning(text, shown(thread), log_text(damage))
+        _LOG.warning(text, shown(thread), tiers.log_text(damage))
 
 
 def end(tiers: Tiers, intent: Intent, operation: Operation[T]) -> Tiered[T | None]:

@@ -21,7 +21,7 @@ from redis_saver._checkpoint.interface import Interface, as_method
 from redis_saver._checkpoint.ownership import Record, Terms
 from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver, context_of, driver_of
 from redis_saver._common import config as configs, forks, keywords
-from redis_saver._common.logs import Log, log_text
+from redis_saver._common.logs import Log
 from redis_saver._engine.requests import Operation, Sleep, T
 from redis_saver._engine.runner import Driver
 from redis_saver._engine.stats import Counting
@@ -81,7 +81,8 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
                 writes wait for replicas if cold does not have them yet.
             cold: Any other checkpoint saver, such as a `PostgresSaver` after its `setup()`. It decides which values can
                 be stored and how metadata come back. Its `serde` is replaced by a copy that is safe for values that
-                other OS threads change.
+                other OS threads change. If hot encrypts, cold must be a saver of LangGraph for Postgres, SQLite or
+                memory, or say by `decodes_only_by_serde = True` that it stores and reads all values by its `serde`.
             mode: `"write-through"`: a write returns when both have it. `"write-behind"`: it returns when hot has it,
                 and the thread does not expire until cold has it, too.
             on_hot_error: What to do if hot cannot be reached (write-through only). `"raise"`: raise hot's error.
@@ -255,7 +256,7 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         except Exception as failed:
             if error is None:
                 raise
-            _LOG.warning("it is not known whether cold has everything: %s", log_text(failed))
+            _LOG.warning("it is not known whether cold has everything: %s", self._context.log_text(failed))
 
     def _warn_of(self, left: int, error: BaseException | None) -> None:
         """Warn at the end of a `with` about records that are left in hot, unless the body raised an error."""

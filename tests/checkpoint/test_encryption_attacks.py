@@ -9,15 +9,12 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
-from langgraph.channels.delta import DeltaChannel
-from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple
-from langgraph.graph import StateGraph
-from langgraph.types import Command, Send, interrupt
-from typing_extensions import TypedDict
+from langgraph.checkpoint.base import CheckpointTuple
 from tests.support import seeds
+from tests.support.attacking import Honest, check_history, check_tuple, graph, key_of, turn
 from tests.support.factories import config
 from tests.support.hostile import ALLOWED, changed_bytes, resealed
 from tests.support.servers import url_of
@@ -32,60 +29,11 @@ PART = 500
 """Attacks of one test."""
 
 
-class State(TypedDict, total=False):
-    log: Annotated[list[str], DeltaChannel(lambda state, writes: state + sum(writes, []), snapshot_frequency=3)]
-    long: Annotated[list[str], lambda before, more: before + more]
-    done: Annotated[list[str], lambda before, more: before + more]
-    turn: int
-
-
-def graph(saver: Any) -> Any:
-    """A graph with a `DeltaChannel`, a value in chunks, long `Send`s, a subgraph with a namespace, and interrupts."""
-    inner = StateGraph(State)
-    inner.add_node("think", lambda state: {"log": [f"thought {state['turn']}"]})
-    inner.set_entry_point("think")
-
-    def plan(state: State) -> dict[str, Any]:
-        more = [f"{state['turn']}.{number} " * 60 for number in range(5)]
-        return {"log": [f"planned {state['turn']}"], "long": more}
-
-    def fan_out(state: State) -> list[Send]:
-        return [Send("work", {"what": number, "long": state["long"]}) for number in range(2)]
-
-    def ask(state: State) -> dict[str, Any]:
-        return {"log": [interrupt("go on?")], "turn": state["turn"] + 1}
-
-    builder = StateGraph(State)
-    builder.add_node("inner", inner.compile(checkpointer=True))
-    builder.add_node("plan", plan)
-    builder.add_node("work", lambda part: {"done": [f"did {part['what']}"], "log": [f"worked {part['what']}"]})
-    builder.add_node("ask", ask)
-    builder.set_entry_point("inner")
-    builder.add_edge("inner", "plan")
-    builder.add_conditional_edges("plan", fan_out, ["work"])
-    builder.add_edge("work", "ask")
-    return builder.compile(checkpointer=saver)
-
-
-def turn(saver: Any, thread: str, number: int, word: str) -> None:
-    graph(saver).invoke({"log": [f"{word} {number}"], "turn": number, "long": [], "done": []}, config(thread, None))
-    graph(saver).invoke(Command(resume=f"{word} yes"), config(thread, None))
-
-
 class Stored(NamedTuple):
     """The raw data of a thread."""
 
     data: dict[bytes, bytes]
     index: frozenset[bytes]
-
-
-class Honest(NamedTuple):
-    """What is answered about a thread without an attack."""
-
-    tuples: dict[tuple[str, str], list[CheckpointTuple]]
-    """By namespace and id: all that was ever written there."""
-    histories: dict[tuple[str, str], Any]
-    writes: list[Any]
 
 
 class Attack(NamedTuple):
@@ -114,10 +62,12 @@ class Battlefield:
         newest = saver.get_tuple(config("thread")).config
         saver.put_writes(newest, [("log", ["early"]), ("long", ["early"])], "early")
         saver.put_writes(newest, [("__error__", "first")], "failing")
+        saver.put_writes(newest, [("__interrupt__", "pay 1?")], "asking")
         self.older = {"thread": self.stored("thread"), "copy": self.stored("copy")}
         old_tuples = {thread: self._tuples(thread) for thread in self.older}
         saver.put_writes(newest, [("log", ["early"]), ("long", ["early"]), ("turn", 7)], "early")
         saver.put_writes(newest, [("__error__", "second")], "failing")
+        saver.put_writes(newest, [("__interrupt__", "pay 1,000?"), ("__resume__", ["yes"])], "asking")
         for thread in self.older:
             saved = saver.get_tuple(config(thread))
             metadata = {**saved.metadata, "note": "put again"}
@@ -199,11 +149,6 @@ class Battlefield:
                 pipeline.zrem(key + "index", member)
 
 
-def key_of(saved: CheckpointTuple) -> tuple[str, str]:
-    where = saved.config["configurable"]
-    return where["checkpoint_ns"], where["checkpoint_id"]
-
-
 # -- attacks
 
 
@@ -263,8 +208,18 @@ def unsealed(chance: random.Random, field: Battlefield, thread: str) -> Attack:
     into = any_of(chance, now, b"cbw")
     data = now.data[into]
     for kind in (b"msgpack", b"null", b"bytes", b"json", b"str"):
-        data = data.replace(b"%d:%b+siv" % (len(kind) + 4, kind), b"%d:%b" % (len(kind), kind))
+        for rule in (b"+siv2", b"+siv"):
+            data = data.replace(b"%d:%b" % (len(kind + rule), kind + rule), b"%d:%b" % (len(kind), kind))
     return Attack({into: data}, {})
+
+
+def ruled(chance: random.Random, field: Battlefield, thread: str) -> Attack:
+    """A record is said to be sealed by the other rule."""
+    now = field.now[thread]
+    into = any_of(chance, now, b"cw")
+    data, kind = now.data[into], b"msgpack"
+    first, second = (b"%d:%b" % (len(kind + rule), kind + rule) for rule in (b"+siv", b"+siv2"))
+    return Attack({into: data.replace(second, first) if second in data else data.replace(first, second)}, {})
 
 
 def header_changed(chance: random.Random, field: Battlefield, thread: str) -> Attack:
@@ -355,7 +310,7 @@ def marks_changed(chance: random.Random, field: Battlefield, thread: str) -> Att
     now, other = field.now[thread], field.now["other"].data
     name = chance.choice([b"@key", b"@key", b"@state"])
     twin = field.now["copy" if thread == "thread" else "thread"].data
-    state = [part.replace(b"4 ", chance.choice([b"1 ", b"3 ", b"9 "]), 1) for part in (now.data[b"@state"],)]
+    state = [part.replace(b"5 ", chance.choice([b"1 ", b"4 ", b"9 "]), 1) for part in (now.data[b"@state"],)]
     replaced = [other[name], twin[name], changed_bytes(chance, now.data[name]), b"", None]
     return Attack({name: chance.choice(replaced if name == b"@key" else [*replaced[:3], *state])}, {})
 
@@ -370,43 +325,12 @@ def all_plain(chance: random.Random, field: Battlefield, thread: str) -> Attack:
 
 
 ATTACKS: list[tuple[Callable[..., Attack], int]] = [
-    (moved, 8), (swapped, 6), (replayed, 4), (from_elsewhere, 10), (damaged, 12), (unsealed, 2), (header_changed, 10),
+    (moved, 8), (swapped, 6), (replayed, 4), (from_elsewhere, 10), (damaged, 12), (unsealed, 2), (ruled, 2), (header_changed, 10),
     (writes_changed, 10), (removed, 8), (index_changed, 6), (chunk_renamed, 6), (marks_changed, 4), (all_plain, 1),
 ]  # fmt: skip
 
 
-# -- what may be answered
-
-
-def records_of(writes: Any) -> dict[tuple[str, str], list[Any]]:
-    """Return writes by their record: those of a task, or a special one."""
-    found: dict[tuple[str, str], list[Any]] = {}
-    for task, channel, value in writes:
-        found.setdefault((task, channel if channel in WRITES_IDX_MAP else ""), []).append((channel, value))
-    return found
-
-
-def check_tuple(saved: CheckpointTuple, honest: Honest, attack: Attack, thread: str) -> None:
-    variants = honest.tuples[key_of(saved)]
-    assert saved.config["configurable"]["thread_id"] == thread
-    heads = [(one.checkpoint, one.metadata) for one in variants]
-    assert (saved.checkpoint, saved.metadata) in heads, "another checkpoint"
-    assert saved.parent_config is None or saved.parent_config in [one.parent_config for one in variants]
-    records = records_of(saved.pending_writes)
-    for key, writes in records.items():
-        assert writes in [records_of(one.pending_writes).get(key) for one in variants], "other writes"
-    assert attack.hides or records.keys() == records_of(variants[0].pending_writes).keys()
-
-
-def check_history(history: Any, honest: Any, attack: Attack, target: CheckpointTuple) -> None:
-    for channel, wanted in honest.items():
-        found = history[channel]
-        if found == {"writes": []} and (attack.hides or channel in target.checkpoint["channel_values"]):
-            continue  # the target itself is hidden, or it has a value, so that prune could have cut off its parent
-        assert found.get("seed") == wanted.get("seed") and ("seed" in found) == ("seed" in wanted), "another seed"
-        tasks = {task for task, *_ in found["writes"]}
-        kept = [write for write in wanted["writes"] if not attack.hides or write[0] in tasks]
-        assert found["writes"] == kept, "other writes"
+# -- reading
 
 
 def read(chance: random.Random, field: Battlefield, thread: str, attack: Attack) -> None:
@@ -421,7 +345,7 @@ def read(chance: random.Random, field: Battlefield, thread: str, attack: Attack)
         saved = saver.get_tuple(config(thread, ns, checkpoint_id if which == 0 else None))
         assert saved is not None or attack.hides
         if saved is not None:
-            check_tuple(saved, honest, attack, thread)
+            check_tuple(saved, honest, thread, hides=attack.hides)
             assert which == 1 or key_of(saved) == key
     elif which <= 3:
         filter = {"source": "loop"} if which == 3 else None
@@ -429,12 +353,12 @@ def read(chance: random.Random, field: Battlefield, thread: str, attack: Attack)
             *saver.list(config(thread, chance.choice([None, ns])), filter=filter, limit=chance.choice([None, 2, 4]))
         ]
         for saved in found:
-            check_tuple(saved, honest, attack, thread)
+            check_tuple(saved, honest, thread, hides=attack.hides)
             assert which == 2 or saved.metadata["source"] == "loop"
         order = [key_of(saved)[::-1] for saved in found]
         assert order == sorted(set(order), reverse=True)
     elif which == 4:
-        check_history(field.history(saver, thread, key), honest.histories[key], attack, honest.tuples[key][0])
+        check_history(field.history(saver, thread, key), honest.histories[key], honest.tuples[key][0], hides=attack.hides)
     elif which == 5:
         for channel in ("turn", "long"):
             found = [*saver.latest_values(channel, thread_ids=[thread])]

@@ -207,3 +207,21 @@ def test_everything_is_rotated_and_read_without_the_old_key(place: Place, databa
         assert seen(saver) == expected  # type: ignore[arg-type]
         place.client.unlink(*place.client.keys(f"{place.prefix}:{{thread}}:*"))
         assert seen(parts("new")[0]) == expected  # type: ignore[arg-type]
+
+
+def test_commands_over_many_threads_skip_and_name_those_whose_key_is_gone(place: Place) -> None:
+    furnish(place.saver("old"), "shredded")
+    for thread in ("a", "b"):
+        furnish(place.saver("new"), thread)
+    where = ("--redis", place.url, "--prefix", place.prefix, "--keys-file", place.file("new"))
+    for command in (("prune", "--all", "--yes"), ("check", "--all")):
+        out, err = place.run(*command, *where)
+        assert err.startswith("skipped: shredded: the data key of thread 'shredded' was wrapped by the key 'old'"), err
+        assert err.count("\n") == 1 and ("of 2 threads" in out or out.startswith("2 threads: 2 sound")), out
+    out, _ = place.run("threads", *where, "--json")
+    assert {json.loads(line)["thread_id"] for line in out.splitlines()} == {"a", "b", "shredded"}
+    named = place.run("prune", "a", "shredded", *where, "--yes", code=1)[1]
+    assert named.startswith("not pruned: shredded: the data key of")
+    assert "shredded" in place.run("check", "a", "shredded", *where, code=1)[0]
+    assert "the key 'old'" in place.run("show", "shredded", *where, code=2)[1]
+    assert place.run("delete", "shredded", *where, "--yes")[0] == "deleted: shredded\n"

@@ -348,6 +348,30 @@ async def test_a_rotation_goes_on_after_a_provider_s_error(
 
 
 @redis_only
+async def test_nothing_is_rotated_to_a_key_that_does_not_unwrap(target: Target) -> None:
+    """Such as one that the process may use to encrypt, but not to decrypt."""
+
+    class Rights(Keyset):
+        asked = 0
+
+        def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
+            self.asked += 1
+            if wrapped.key_id == "new" and not may_decrypt:
+                raise Throttled("AccessDenied")
+            return super().unwrap(wrapped, context)
+
+    for number in range(5):
+        await put(target.uniform(encryption=encryption()), {"n": 1}, config(f"thread-{number}"))
+    for may_decrypt in (False, True):
+        provider = Rights({"new": b"n" * 32, **KEYS})
+        rotated = await target.uniform(encryption=Encryption(provider)).rotate_keys()
+        assert (rotated.rotated, len(rotated.failed)) == ((5, 0) if may_decrypt else (0, 5))
+        status = await target.uniform(encryption=encryption()).key_status()
+        assert status.threads == {"new" if may_decrypt else "2026-11": 5}
+    assert provider.asked == 5 + 1
+
+
+@redis_only
 async def test_rotations_of_stores_and_caches_go_on_after_a_provider_s_error(target: Target) -> None:
     store, cache = target.store(encryption=encryption()), cache_of(target, encryption=encryption())
     for labels in (("a", "bad"), ("b", "fine")):

@@ -16,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.checkpoint.serde.types import TASKS, _DeltaSnapshot
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from tests.support.factories import checkpoint, config, put
@@ -102,6 +102,13 @@ IN_JSON: dict[str, tuple[str, str, type[DecodeError]]] = {
         DecodeError,
     ),
     "no checkpoint": ("UPDATE checkpoints SET checkpoint = %s", "[]", DecodeError),
+    "a number that Python refuses": (JSON, "9" * 5000, DecodeError),
+    "lists that nest too deep": (JSON, "[" * 900 + "]" * 900, DecodeError),
+    "no versions": (
+        "UPDATE checkpoints SET checkpoint = jsonb_set(checkpoint, '{channel_versions}', %s)",
+        "7",
+        DecodeError,
+    ),
     "no metadata": ("UPDATE checkpoints SET metadata = %s", "[]", PlainValueRefused),
     "a head that is no text": (HEADS, "[1]", PlainValueRefused),
     "a head that is no envelope": (HEADS, '"cGxhaW4="', PlainValueRefused),
@@ -119,6 +126,21 @@ async def test_json_that_was_changed_is_refused(tiers: Tiers, what: str) -> None
     tiers.evict()
     for read in reads(await trusting(tiers), where).values():
         with pytest.raises(error, match="thread 'thread'.*delete_thread|not encrypted"):
+            await read()
+    assert made == []
+
+
+@pytest.mark.parametrize("what", ["an object", "an object in a list"])
+async def test_planted_sends_of_an_older_checkpoint_make_nothing(tiers: Tiers, what: str) -> None:
+    """Before 2025, LangGraph kept sends as writes of the parent. Its Postgres savers decode them, and encode a list."""
+    parent, where = (await written(await tiers.uniform()))[-2:]
+    columns = "thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, blob, task_path"
+    insert = f"INSERT INTO checkpoint_writes ({columns}) VALUES ('thread', '', %s, 'task', 0, %s, %s, %s, '')"
+    changed(tiers, insert, parent["configurable"]["checkpoint_id"], TASKS, *PLANTED[what])
+    changed(tiers, "UPDATE checkpoints SET checkpoint = jsonb_set(checkpoint, '{v}', '1')")
+    tiers.evict()
+    for read in reads(await trusting(tiers), where).values():
+        with pytest.raises(DecodeError, match="thread 'thread'"):
             await read()
     assert made == []
 
@@ -278,6 +300,9 @@ async def test_a_cold_that_decodes_by_itself_is_refused(tiers: Tiers) -> None:
     with pytest.raises(TypeError, match=r"Delegating, and hot has encryption=.*decodes_only_by_serde = True"):
         await tiers.uniform(cold=Delegating(InMemorySaver()))
     assert await tiers.uniform(cold=Delegating(InMemorySaver()), hot={"encryption": None})
+    with pytest.raises(TypeError, match="RedisSaver needs an encryption= of its own"):
+        await tiers.uniform(cold=tiers.target.uniform(prefix="cold", encryption=None).saver)
+    assert await tiers.uniform(cold=tiers.target.uniform(prefix="cold").saver)
     uniform = await tiers.uniform(cold=SaysSo(inner := InMemorySaver()))
     with pytest.raises(TypeError, match="does not store and read values by its own serde"):
         await uniform.put_writes(config(checkpoint_id="1"), [("n", "secret")], "task")

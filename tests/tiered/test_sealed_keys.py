@@ -1,0 +1,119 @@
+"""Keys of two tiers with `encryption=`: providers that fail or answer wrongly, and `ColdSerializer`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+from langgraph.checkpoint.postgres import PostgresSaver
+from tests.support.factories import config
+from tests.support.tiering import Tiers, plain, written
+from tests.support.uniform import KEYS, Uniform
+
+from redis_saver.encryption import ColdSerializer, Encryption, KeyContext, Keyset, WrappedKey
+from redis_saver.errors import DecodeError, KeyUnavailable
+
+pytestmark = [
+    pytest.mark.plain("all of its savers encrypt"),
+    pytest.mark.also_on(),
+    pytest.mark.parametrize("target_name", ["redis"], indirect=True),
+]
+
+
+@pytest.fixture
+def is_encrypted() -> bool:
+    """All savers of these tests encrypt."""
+    return True
+
+
+class Provider(Keyset):
+    """A provider that counts, is slow, and fails or answers wrongly for the threads `bad`."""
+
+    def __init__(self, error: Exception | None = None, **keys: bytes) -> None:
+        super().__init__({**keys, **KEYS})
+        self.asked, self.error, self.seconds = list[str](), error, 0.0
+
+    def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
+        self.asked.append(context.name)
+        time.sleep(self.seconds)
+        data_key = super().unwrap(wrapped, context)
+        if not context.name.startswith("bad"):
+            return data_key
+        if self.error is not None:
+            raise self.error
+        return data_key[::-1]
+
+
+async def with_keys(tiers: Tiers, keys: Keyset, **options: Any) -> Uniform:
+    return await tiers.uniform(hot={"encryption": Encryption(keys)}, **options)
+
+
+@pytest.mark.parametrize("on_hot_error", ["raise", "bypass"])
+async def test_a_rotation_of_both_tiers_goes_on_after_a_provider_s_error(tiers: Tiers, on_hot_error: str) -> None:
+    for thread in ("bad", "fine"):
+        await written(await tiers.uniform(), thread)
+    provider = Provider(ConnectionError("the KMS is down"), new=b"n" * 32)
+    uniform = await with_keys(tiers, provider, on_hot_error=on_hot_error)
+    rotated = await uniform.rotate_keys()
+    assert sorted(rotated.failed) == ["bad", "cold bad"]
+    assert all("ConnectionError: the KMS is down" in text for text in rotated.failed.values())
+    assert rotated.rotated > 3
+    assert provider.asked.count("bad") <= 2, "once for the rows of cold, once for hot"
+    status = await uniform.key_status()
+    assert (status.threads, set(status.rows)) == ({"2026-11": 1, "new": 1}, {"2026-11", "new"})
+    with pytest.raises(ConnectionError, match="the KMS is down"):
+        await uniform.get_tuple(config("bad"))
+    assert not uniform.saver.stats().bypasses  # type: ignore[union-attr]
+    with psycopg.connect(tiers.url, autocommit=True) as connection:
+        connection.execute("UPDATE checkpoint_writes SET blob = 'redis_saver envelope 1\n2:xx'")
+    assert "cold fine" in (await uniform.rotate_keys()).failed
+    assert "cold fine" in (await uniform.key_status()).failed
+
+
+async def test_another_data_key_than_was_wrapped_is_refused_in_cold(tiers: Tiers) -> None:
+    await written(await tiers.uniform(), "bad thread")
+    tiers.evict(thread="bad thread")
+    uniform = await with_keys(tiers, Provider())
+    with pytest.raises(DecodeError, match="another data key than the one that it wrapped"):
+        await uniform.get_tuple(config("bad thread"))
+    assert not tiers.target.raw.exists(f"{tiers.target.prefix}:{{bad thread}}:data")
+
+
+async def test_concurrent_reads_of_cold_ask_once(tiers: Tiers) -> None:
+    await written(await tiers.uniform())
+    tiers.evict()
+    provider = Provider()
+    provider.seconds = 0.05
+    uniform = await with_keys(tiers, provider)
+    if uniform.native_async:
+        found = await asyncio.gather(*(uniform.get_tuple(config()) for _ in range(20)))
+    else:
+        with ThreadPoolExecutor(20) as threads:
+            found = list(threads.map(uniform.saver.get_tuple, [config()] * 20))  # type: ignore[union-attr]
+    assert all(plain(each) == plain(found[0]) for each in found)
+    assert provider.asked == ["thread"]
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+async def test_the_serializer_of_cold_forgets_data_keys(tiers: Tiers, monkeypatch: pytest.MonkeyPatch) -> None:
+    for thread in ("thread", "bad thread"):
+        await written(await tiers.uniform(), thread)
+    provider, now = Provider(), [time.monotonic()]
+    serde = ColdSerializer(provider, prefix=tiers.target.prefix)
+    monkeypatch.setattr("redis_saver._storage.keys.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("redis_saver._storage.sealing.time.monotonic", lambda: now[0])
+    with PostgresSaver.from_conn_string(tiers.url) as cold:
+        cold.serde = serde
+        for seconds in (0, 299, 2):
+            now[0] += seconds
+            assert cold.get_tuple(config()) is not None
+        assert provider.asked == ["thread"] * 2
+        with pytest.raises(ValueError, match="another data key than the one that it wrapped"):
+            cold.get_tuple(config("bad thread"))
+        cold.serde = ColdSerializer(Keyset({"other": b"o" * 32}), prefix=tiers.target.prefix, cache_seconds=1)
+        with pytest.raises(KeyUnavailable, match="2026-11"):
+            cold.get_tuple(config())
