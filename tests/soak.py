@@ -61,6 +61,8 @@ SUITES = {
     "tier_replies": "tiered/test_hostile_tier_replies.py",
     "tier_deltas": "tiered/test_delta_history.py",
     "switching": "tiered/test_switching_channels.py",
+    "put_back": "tiered/test_put_back.py",
+    "row_attacks": "tiered/test_row_attacks.py",
     "short_history": "tiered/test_short_hot_history.py",
     "history_limit": "checkpoint/test_history_limit.py",
     "auditing": "checkpoint/test_auditing.py",

@@ -358,7 +358,9 @@ def read(chance: random.Random, field: Battlefield, thread: str, attack: Attack)
         order = [key_of(saved)[::-1] for saved in found]
         assert order == sorted(set(order), reverse=True)
     elif which == 4:
-        check_history(field.history(saver, thread, key), honest.histories[key], honest.tuples[key][0], hides=attack.hides)
+        check_history(
+            field.history(saver, thread, key), honest.histories[key], honest.tuples[key][0], hides=attack.hides
+        )
     elif which == 5:
         for channel in ("turn", "long"):
             found = [*saver.latest_values(channel, thread_ids=[thread])]

@@ -151,7 +151,9 @@ def typed(chance: random.Random, field: Battlefield) -> Attack:
     """Another type, with the same bytes or none."""
     key = field.any_of(chance, "checkpoint_blobs", "checkpoint_writes")
     kind = chance.choice(["msgpack", "bytes", "bytearray", "null", "json", "empty", "", "msgpack+aes", "bytes+siv"])
-    return Attack({key: {**field.now[key], "type": kind, "blob": chance.choice([field.now[key]["blob"], b"", b"\x90"])}})
+    return Attack(
+        {key: {**field.now[key], "type": kind, "blob": chance.choice([field.now[key]["blob"], b"", b"\x90"])}}
+    )
 
 
 def json_changed(chance: random.Random, field: Battlefield) -> Attack:
