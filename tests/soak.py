@@ -89,6 +89,7 @@ ON_THEIR_OWN = (
     "store_replies",
     "tier_replies",
     "names",
+    "row_attacks",
     "urls",
     "header",
     "rivals",
