@@ -21,7 +21,7 @@ from redis_saver._storage import chunks, codec, header
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first, take, unpack
 from redis_saver._storage.keys import keyed
-from redis_saver._storage.sealing import digests_of, split_writes
+from redis_saver._storage.sealing import digests_of, split
 from redis_saver.errors import KeyConflict, LimitExceeded, ThreadBusy, ThreadDamaged, decoding
 
 Severity: TypeAlias = Literal["error", "warning", "info"]
@@ -324,7 +324,7 @@ class Inventory:
         """The special writes of an encrypted thread, as `codec.decode_writes` takes them."""
         self._written = defaultdict[CheckpointKey, set[bytes]](set)
         self._named = defaultdict[CheckpointKey, set[bytes]](set)
-        """The pending writes of each checkpoint that are there, and those that sealed headers name."""
+        """The tasks with pending writes at each checkpoint: those that are there, and those that sealed headers name."""
 
     def take(self) -> Operation[None]:
         """Read the members of the index and all fields of the data, and check each field alone."""
@@ -394,7 +394,7 @@ class Inventory:
                 if (cipher := self._context.opener()) is not None:
                     of = cipher.open_header(field, stored)
                     stored = of.header
-                    self._named[ns, names.name_of(of.parent)] |= split_writes(of.known_writes)
+                    self._named[ns, names.name_of(of.parent)] |= split(of.known_writes)
                 header.decode(self._context, stored, checkpoint_id, self._names, address)
 
     def _look_at_values(self, field: bytes, stored: bytes) -> None:
@@ -505,7 +505,7 @@ class Inventory:
                 codec.decode_writes(self._context, stored, config.Address(self._thread, *key))
         for key, seen in self._named.items():
             if key in self.headers and (gone := seen - self._written[key]):
-                text = f"{len(gone)} of its pending writes are gone, which the writer of its child had seen"
+                text = f"the pending writes of {len(gone)} tasks are gone, which the writer of its child had seen"
                 self._findings.add("error", describe(names.checkpoint(*key)), text, _RESTORE)
 
     def cut(self) -> dict[CheckpointKey, str]:

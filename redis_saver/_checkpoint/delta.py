@@ -227,7 +227,7 @@ class _Chain:
         self._cipher, self._ns, self._last = cipher, ns, (b"", b"", b"")
         self._next: bytes | None = target or None
         self._known = self._of_parent = b""
-        """The known writes of this ancestor, and of its parent."""
+        """The known tasks with writes at this ancestor, and at its parent."""
 
     def opened(
         self, raw_id: bytes, seeds: Sequence[bytes], header: bytes, chunks: codec.Chunks, channels: Collection[bytes]
@@ -263,7 +263,7 @@ class _Chain:
         return [part if at % 3 < 2 else self._cipher.open_value(seeds[at - 1], part) for at, part in enumerate(seeds)]
 
     def check_writes(self, writes: Iterable[chunked.Write]) -> None:
-        """Check that the ancestor has all pending writes that the header of its child names.
+        """Check that the ancestor has the pending writes of all tasks that the header of its child names.
 
         Raises:
             ValueError: Some were removed.

@@ -395,7 +395,8 @@ def store_writes(
     member, key = names.task(address.checkpoint_ns, address.checkpoint_id or "", task_id), b""
     if (cipher := context.cipher) is not None:
         regular, key = cipher.seal_writes(member, regular), cipher.argument
-        special = cipher.seal_special(member, special, SpecialCall.new(special, regular))
+        if special:
+            special = cipher.seal_special(member, special, SpecialCall.new(special, regular))
     arguments: list[Argument] = [
         member, b"".join(regular), len(regular), context.expiry.milliseconds or b"", settings.ttl or b"", key,
     ]  # fmt: skip
@@ -420,11 +421,13 @@ def store_writes(
 
 
 def _written(context: Context, address: Address, task_id: str, writes: Sequence[tuple[str, Any]], reply: int) -> bool:
-    """Note the writes for the header of a child, if all are new. Returns False if the script refused them."""
-    if context.cipher is not None and context.data_keys is not None and reply == len(writes):  # else others came first
-        digests = digests_of([(task_id, channel) for channel, _ in writes])
-        context.data_keys.note_writes(context.cipher, address.checkpoint_ns, address.checkpoint_id or "", digests)
-    return reply != PutReply.REFUSED
+    """Note the task for the header of a child. Returns False if the script refused its writes."""
+    if reply == PutReply.REFUSED:
+        return False
+    if context.cipher is not None and context.data_keys is not None:
+        tasks = digests_of([(task_id, channel) for channel, _ in writes])
+        context.data_keys.note_writes(context.cipher, address.checkpoint_ns, address.checkpoint_id or "", tasks)
+    return True
 
 
 def _packed(context: Context, chunks: Mapping[bytes, bytes], stored: Collection[bytes]) -> list[Argument]:

@@ -44,7 +44,7 @@ import ormsgpack
 from langgraph.checkpoint.base import ChannelVersions
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
-from pydantic import Field, StrictBytes, StrictInt, StrictStr, TypeAdapter, ValidationError
+from pydantic import Field, StrictBytes, StrictInt, StrictStr, TypeAdapter
 from typing_extensions import Self, TypedDict
 
 from redis_saver._checkpoint.comparing import Record, Task, Writes
@@ -187,7 +187,7 @@ class _File:
             record: Any = ormsgpack.unpackb(data)
         except ormsgpack.MsgpackDecodeError as error:
             raise self._not_whole(f"a record is not msgpack: {printable(str(error))}") from error
-        with suppress(LookupError, TypeError, ValidationError):
+        with suppress(LookupError, TypeError, ValueError):
             kind, *rest = record
             self.FORMS[kind].validate_python(rest)
             return record  # type: ignore[no-any-return]

@@ -27,7 +27,7 @@ from redis_saver._common.limits import Allowance
 from redis_saver._storage.chunks import PLAIN, digest
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import pack, take, unpack
-from redis_saver._storage.sealing import ENCRYPTED, SEALED, SEALED_2, Cipher, OpenedHeader, split_writes
+from redis_saver._storage.sealing import ENCRYPTED, SEALED, SEALED_2, Cipher, OpenedHeader, split
 from redis_saver.errors import IsEncrypted, RedisSaverError, decoding, encoding
 
 PRESENT, ABSENT = b"1", b"0"
@@ -222,11 +222,11 @@ def opened(context: Context, member: bytes, header: bytes) -> bytes:
 
 
 def open_known(context: Context, cipher: Cipher, member: bytes, header: bytes) -> OpenedHeader:
-    """Open a header, and note the writes of its parent that it names."""
+    """Open a header, and note the tasks with writes at its parent that it names."""
     of = cipher.open_header(member, header)
     if of.known_writes and context.data_keys is not None:
         ns, _ = names.components(member[1:])
-        context.data_keys.note_writes(cipher, ns, names.name_of(of.parent), split_writes(of.known_writes))
+        context.data_keys.note_writes(cipher, ns, names.name_of(of.parent), split(of.known_writes))
     return of
 
 

@@ -28,7 +28,7 @@ from redis_saver._engine.requests import Ask, Command, Operation, Page, R, Reque
 from redis_saver._engine.runner import Pump, run
 from redis_saver._storage.asking import Questions
 from redis_saver._storage.framing import pack, unpack
-from redis_saver._storage.sealing import ID, TIME, Cipher, KnownWrites, new_id, split_writes
+from redis_saver._storage.sealing import ID, TIME, Cipher, KnownWrites, joined, new_id
 from redis_saver.errors import DecodeError, KeyMismatch, KeyUnavailable, RedisSaverError, decoding
 
 if TYPE_CHECKING:
@@ -283,17 +283,17 @@ class DataKeys:
             self._in_cold.store(name, held)
         return held
 
-    def note_writes(self, cipher: Cipher, ns: str, checkpoint_id: str, writes: set[bytes]) -> None:
-        """Note pending writes of a checkpoint that are surely stored (`digests_of`)."""
-        self._writes.note(cipher.id, ns, checkpoint_id, writes)
+    def note_writes(self, cipher: Cipher, ns: str, checkpoint_id: str, tasks: set[bytes]) -> None:
+        """Note tasks of a checkpoint whose pending writes are surely stored (`digests_of`)."""
+        self._writes.note(cipher.id, ns, checkpoint_id, tasks)
 
     def writes_of(self, cipher: Cipher, ns: str, checkpoint_id: str) -> bytes:
-        """Return the known pending writes of a checkpoint. After a fill, cold's rows have another data key than hot."""
+        """Return the known tasks with writes at a checkpoint. After a fill, hot has another data key than cold's rows."""
         known = self._writes.of(cipher.id, ns, checkpoint_id)
         in_cold = self._in_cold.get(names.decode(cipher.thread))
-        if in_cold is None or in_cold.id == cipher.id:
-            return known
-        return b"".join(sorted(split_writes(known) | split_writes(self._writes.of(in_cold.id, ns, checkpoint_id))))
+        if in_cold is not None and in_cold.id != cipher.id:
+            known |= self._writes.of(in_cold.id, ns, checkpoint_id)
+        return joined(known)
 
     def copy(self, source: str, key: bytes, target: str) -> Operation[None]:
         """Make a data key for a copy whose records are sealed anew. The provider wraps it by the source's name."""

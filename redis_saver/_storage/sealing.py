@@ -11,7 +11,7 @@ has both sealed within, and `open_header` compares.
 
 **The second rule.** Records whose type ends with `+siv2` hold more (format 5 of threads):
 
-- A header names the pending writes of its parent, as far as the process that sealed it knew them (`KnownWrites`).
+- A header names the tasks with pending writes at its parent that the process knew which sealed it (`KnownWrites`).
 - An `INTERRUPT` or `RESUME` names its call (`SpecialCall`), so an older one does not pass beside a newer one. If it is
   put again, it has other bytes.
 
@@ -192,7 +192,7 @@ class Cipher:
         Args:
             member: The checkpoint's member of the index.
             header: The header.
-            known_writes: The known writes of its parent.
+            known_writes: The known tasks with writes at its parent.
             before: The same header from another seal. What that had within stays, also if it was changed in the open.
         """
         frames = unpack(header)
@@ -305,7 +305,7 @@ class OpenedHeader(NamedTuple):
     flags: bytes
     """The flags of its channels."""
     known_writes: bytes
-    """The pending writes of its parent that the process knew which sealed it, as `KnownWrites` has them."""
+    """The tasks with pending writes at its parent that the process knew which sealed it (`joined`)."""
 
 
 # -- special writes
@@ -375,63 +375,67 @@ def _fits(index: int, call: SpecialCall, other: int, partner: SpecialCall | None
 
 
 class KnownWrites:
-    """The pending writes that this process put or read. A header names those of its parent.
+    """The tasks with pending writes that this process put or read. A header names those of its parent.
 
-    Each is a digest of its task and its channel. In a header it is encrypted, so the digest needs no key. Writes are
-    known by data key, so those of an earlier thread with the same ids do not count.
+    Each is a digest of the task. In a header it is encrypted, so the digest needs no key. Tasks are known by data key,
+    so those of an earlier thread with the same ids do not count.
     """
 
     def __init__(self) -> None:
         """Know none."""
-        self._known: BoundedCache[tuple[bytes, str, str], frozenset[bytes]] = BoundedCache(_CHECKPOINTS, _KNOWN_BYTES)
+        self._known: BoundedCache[tuple[bytes, str, str], set[bytes]] = BoundedCache(_CHECKPOINTS, _KNOWN_BYTES)
 
-    def note(self, key: bytes, ns: str, checkpoint_id: str, writes: set[bytes]) -> None:
-        """Note writes of a checkpoint that are surely stored (`digests_of`). `key` is the id of the data key."""
+    def note(self, key: bytes, ns: str, checkpoint_id: str, tasks: set[bytes]) -> None:
+        """Note tasks whose writes are surely stored (`digests_of`). `key` is the id of the data key."""
         place = key, ns, checkpoint_id
-        before = self._known.get(place, frozenset())
-        if not before.issuperset(writes):
-            together = before.union(writes)
-            self._known.store(place, together, len(ns) + 100 * len(together))
+        known = self._known.get(place)
+        if known is None:
+            known = set()
+        if not known.issuperset(tasks):
+            known.update(tasks)
+            self._known.store(place, known, len(ns) + 100 * (1 + len(known)))
 
-    def of(self, key: bytes, ns: str, checkpoint_id: str) -> bytes:
-        """Return the known writes of a checkpoint, sorted."""
-        return b"".join(sorted(self._known.get((key, ns, checkpoint_id), ())))
+    def of(self, key: bytes, ns: str, checkpoint_id: str) -> set[bytes]:
+        """Return the known tasks of a checkpoint."""
+        return self._known.get((key, ns, checkpoint_id), set()).copy()  # others may add to it
 
 
 _CHECKPOINTS, _KNOWN_BYTES = 20_000, 16 * 2**20
-_WRITE = 8
-"""Size of a digest of a write, in bytes."""
+_TASK = 8
+"""Size of a digest of a task, in bytes."""
 
 
 def digests_of(writes: Iterable[Sequence[Any]]) -> set[bytes]:
-    """Return the digests of pending writes, without special ones. A write begins with its task and its channel."""
-    return {
-        hashlib.blake2b(f"{task}\0{channel}".encode("utf-8", "surrogatepass"), digest_size=_WRITE).digest()
-        for task, channel, *_ in writes
-        if channel not in WRITES_IDX_MAP
-    }
+    """Return the digests of the tasks with regular writes. A write begins with its task and its channel."""
+    tasks = {write[0] for write in writes if write[1] not in WRITES_IDX_MAP}
+    return {hashlib.blake2b(task.encode("utf-8", "surrogatepass"), digest_size=_TASK).digest() for task in tasks}
 
 
-def split_writes(known: bytes) -> set[bytes]:
-    """Return the digests of writes that a header names."""
-    return {known[at : at + _WRITE] for at in range(0, len(known), _WRITE)}
+def joined(tasks: Iterable[bytes]) -> bytes:
+    """Return digests of tasks as a header names them."""
+    return b"".join(sorted(tasks))
+
+
+def split(known: bytes) -> set[bytes]:
+    """Return the digests of tasks that a header names."""
+    return {known[at : at + _TASK] for at in range(0, len(known), _TASK)}
 
 
 def check_writes(known: bytes, writes: Iterable[Sequence[Any]], checkpoint_id: str) -> None:
-    """Check that a checkpoint has all pending writes that the header of its child names.
+    """Check that a checkpoint has the pending writes of all tasks that the header of its child names.
 
     Args:
-        known: Those writes.
+        known: Those tasks.
         writes: Its writes, as `digests_of` takes them.
         checkpoint_id: Its id, for the error.
 
     Raises:
         ValueError: Some were removed.
     """
-    if known and (gone := split_writes(known) - digests_of(writes)):
+    if known and (gone := split(known) - digests_of(writes)):
         raise ValueError(
-            f"{len(gone)} pending writes of its ancestor {shown(checkpoint_id)} are gone, which the writer of that "
-            "one's child had seen"
+            f"the pending writes of {len(gone)} tasks of its ancestor {shown(checkpoint_id)} are gone, which the "
+            "writer of that one's child had seen"
         )
 
 

@@ -179,7 +179,8 @@ def fill_arguments(
         member = names.task(ns, checkpoint_id, task)
         if hot.cipher is not None:
             regular = hot.cipher.seal_writes(member, regular)
-            special = hot.cipher.seal_special(member, special, SpecialCall.new(special, ()))
+            if special:
+                special = hot.cipher.seal_special(member, special, SpecialCall.new(special, ()))
         if regular:
             records += (member, b"".join(regular), len(regular))
         for index, record in special.items():

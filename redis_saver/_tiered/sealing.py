@@ -46,7 +46,7 @@ from redis_saver._storage.sealing import (
     check_special,
     check_writes,
     digests_of,
-    split_writes,
+    split,
 )
 from redis_saver._tiered.context import Tiers
 from redis_saver._tiered.guarding import REMEDY
@@ -154,14 +154,15 @@ class SealedCold:
         cipher = yield from self._cipher(thread, config)
         special = [WRITES_IDX_MAP[channel] for channel, _ in writes if channel in WRITES_IDX_MAP]
         regular = len(writes) - len(special)
-        call = SpecialCall.new(special, range(regular))
+        call = SpecialCall.new(special, range(regular)) if special else None
         place, sealed = ("write", thread, ns, checkpoint_id or "", task_id), list[tuple[str, Any]]()
         for index, (channel, value) in enumerate(writes):
             order = [task_path, str(WRITES_IDX_MAP.get(channel, index)), str(regular)]
-            if WRITES_IDX_MAP.get(channel) in PAIR:
+            if call is not None and WRITES_IDX_MAP.get(channel) in PAIR:
                 order.append(call.sealed.hex())
             sealed.append((channel, seal(cipher, self._packed, value, *place, channel, *order)))
         yield ColdCall("put_writes", (_named(thread, ns, checkpoint_id), sealed, task_id, task_path), is_sealed=True)
+        self._keys.note_writes(cipher, ns, checkpoint_id or "", digests_of([(task_id, write[0]) for write in writes]))
 
     def _cipher(self, thread: str, config: RunnableConfig) -> Tiered[Cipher]:
         """Return the cipher of a thread that is written.
@@ -325,7 +326,7 @@ class SealedCold:
         )
         cipher = yield from self._keys.of_envelope(thread, envelope(head_of(saved.metadata)).key)
         self._keys.note_writes(cipher, ns, checkpoint_id, digests_of(opened.pending_writes or ()))
-        self._keys.note_writes(cipher, ns, parent, split_writes(b"".join(known)))
+        self._keys.note_writes(cipher, ns, parent, split(b"".join(known)))
         if saved.parent_config is None and parent:
             there = configs.to_config(thread, ns, parent)
             if (yield ColdCall("get_tuple", (there,), is_sealed=True)) is not None:
@@ -364,7 +365,7 @@ class _Opened(NamedTuple):
     parent: str
     """The sealed id of its parent, which may be gone. Empty if it has none."""
     known_writes: bytes
-    """The known writes of its parent."""
+    """The known tasks with writes at its parent."""
 
 
 def key_status(tiers: Tiers, serde: EnvelopeSerializer) -> Tiered[KeyStatus]:

@@ -217,12 +217,12 @@ async def test_writes_hidden_from_an_ancestor_raise(tiers: Tiers, where: str) ->
     thread.hide_writes("log")
     for _ in range(2):  # a process that has met the error does not remember the rest
         uniform = await thread.lost()
-        with pytest.raises(DecodeError, match="pending writes of its ancestor .* are gone"):
+        with pytest.raises(DecodeError, match="the pending writes of . tasks of its ancestor .* are gone"):
             await uniform.get_delta_channel_history(**query)
-        with pytest.raises(DecodeError, match="pending writes of its ancestor .* are gone"):
+        with pytest.raises(DecodeError, match="the pending writes of . tasks of its ancestor .* are gone"):
             await uniform.get_delta_channel_history(**query)
     if where == "redis":
-        assert any("pending writes are gone" in finding.what for finding in (await uniform.check("thread")).findings)
+        assert any("tasks are gone" in finding.what for finding in (await uniform.check("thread")).findings)
 
 
 @pytest.mark.parametrize("where", ["write-through", "write-behind"])
