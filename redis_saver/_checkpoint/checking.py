@@ -324,7 +324,7 @@ class Inventory:
         """The special writes of an encrypted thread, as `codec.decode_writes` takes them."""
         self._written = defaultdict[CheckpointKey, set[bytes]](set)
         self._named = defaultdict[CheckpointKey, set[bytes]](set)
-        """The tasks with pending writes at each checkpoint: those that are there, and those that sealed headers name."""
+        """Tasks with pending writes by checkpoint: those that are there, and those that sealed headers name."""
 
     def take(self) -> Operation[None]:
         """Read the members of the index and all fields of the data, and check each field alone."""

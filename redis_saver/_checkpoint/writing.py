@@ -259,27 +259,35 @@ def encoded(  # noqa: PLR0912, PLR0915 - one path, read from top to bottom
     header = headers.encode(context, address.checkpoint_id, run, checkpoint, merged, table, entries)
     member, by_age = names.checkpoint(ns, checkpoint_id), names.by_age(ns, checkpoint_id) if ns else b""
     limit = b"" if context.keep_last is None and not settings.history else _history(context, settings.history)
-    packed = list(chunks.values())
-    if context.compression is not None:
-        packed = [compression.compress(chunk) if field[:1] == ZSTD else chunk for field, chunk in chunks.items()]
     sealed, key, contents = header, b"", list(stored_values.values())
     if (cipher := context.cipher) is not None:
-        known_writes = b""
-        if COUNTERS in merged and address.checkpoint_id and context.data_keys is not None:
-            known_writes = context.data_keys.writes_of(cipher, ns, address.checkpoint_id)
-        sealed, key = cipher.seal_header(member, header, known_writes), cipher.argument
+        sealed, key = cipher.seal_header(member, header, _known_writes(context, address, merged)), cipher.argument
         contents = [cipher.seal_value(*value) for value in stored_values.items()]
-        packed = [
-            chunk if field == table.names_chunk else cipher.seal_chunk(field, chunk)
-            for field, chunk in zip(chunks, packed, strict=True)
-        ]
     arguments: list[Argument] = [
         member, by_age, run, sealed, flags,
         context.expiry.milliseconds or b"", settings.ttl or b"", limit if is_limited else _NO_LIMIT,
         known.tag if is_known else b"", b"%016x" % names.random(), len(stored_values), len(chunks), len(emptied),
-        key, *stored_values, *chunks, *emptied, *contents, *packed,
+        key, *stored_values, *chunks, *emptied, *contents, *_packed(context, chunks, table.names_chunk),
     ]  # fmt: skip
     return Encoded(arguments, seen, KnownCheckpoint(member, header, table.names_chunk, of_checkpoint))
+
+
+def _known_writes(context: Context, address: Address, metadata: Mapping[str, Any]) -> bytes:
+    """Return the known tasks with writes at a parent, of which a graph with a `DeltaChannel` rebuilds the child."""
+    if not address.checkpoint_id or COUNTERS not in metadata or context.data_keys is None or context.cipher is None:
+        return b""
+    return context.data_keys.writes_of(context.cipher, address.checkpoint_ns, address.checkpoint_id)
+
+
+def _packed(context: Context, chunks: Mapping[bytes, bytes], names_chunk: bytes = b"") -> list[bytes]:
+    """Return the chunks as they are stored: compressed and sealed, as the saver is set. Names stay open."""
+    packed = list(chunks.values())
+    if context.compression is not None:
+        packed = [compression.compress(chunk) if field[:1] == ZSTD else chunk for field, chunk in chunks.items()]
+    if (cipher := context.cipher) is not None:
+        pairs = zip(chunks, packed, strict=True)
+        packed = [chunk if field == names_chunk else cipher.seal_chunk(field, chunk) for field, chunk in pairs]
+    return packed
 
 
 def _likely_new(stored: Stored) -> list[bytes]:
@@ -406,7 +414,12 @@ def store_writes(
         return _written(context, address, task_id, writes, (yield by.call(*arguments)))
     cache, data_key = context.chunk_cache, by.keys[1]
     stored = fields_in(cache.of(data_key).versions)
-    while isinstance(missing := (yield by.call(*arguments, *_packed(context, chunks, stored))), list):
+    while True:
+        lacked = {field: chunk for field, chunk in chunks.items() if field not in stored}  # by the server, as we know
+        pairs = zip(lacked, _packed(context, lacked), strict=True)
+        missing = yield by.call(*arguments, *[part for pair in pairs for part in pair])
+        if not isinstance(missing, list):
+            break
         with decoding("what put_writes lacks of thread {!r}", address.thread_id):
             if not stored:
                 raise ValueError(f"the server asks again for {len(missing)} chunks that were sent to it")
@@ -428,13 +441,3 @@ def _written(context: Context, address: Address, task_id: str, writes: Sequence[
         tasks = digests_of([(task_id, channel) for channel, _ in writes])
         context.data_keys.note_writes(context.cipher, address.checkpoint_ns, address.checkpoint_id or "", tasks)
     return True
-
-
-def _packed(context: Context, chunks: Mapping[bytes, bytes], stored: Collection[bytes]) -> list[Argument]:
-    """Return the chunks as `lua/checkpoint/put_writes.lua` takes them, except those that the server should have."""
-    pairs: list[Argument] = []
-    for field, chunk in chunks.items():
-        if field not in stored:
-            packed = compression.compress(chunk) if field[:1] == ZSTD else chunk
-            pairs += (field, packed if context.cipher is None else context.cipher.seal_chunk(field, packed))
-    return pairs

@@ -288,7 +288,7 @@ class DataKeys:
         self._writes.note(cipher.id, ns, checkpoint_id, tasks)
 
     def writes_of(self, cipher: Cipher, ns: str, checkpoint_id: str) -> bytes:
-        """Return the known tasks with writes at a checkpoint. After a fill, hot has another data key than cold's rows."""
+        """Return the known tasks with writes at a checkpoint. After a fill, hot has another data key than cold."""
         known = self._writes.of(cipher.id, ns, checkpoint_id)
         in_cold = self._in_cold.get(names.decode(cipher.thread))
         if in_cold is not None and in_cold.id != cipher.id:

@@ -301,37 +301,40 @@ class SealedCold:
             checkpoint["channel_values"][channel], _ = yield from self._open(
                 in_cold[channel], self._serde, address, *place
             )
-        pending = list[tuple[tuple[str, str, int], PendingWrite]]()
-        counts, indexes = dict[str, int](), defaultdict[str, Counter[int]](Counter)
-        calls = defaultdict[str, dict[int, SpecialCall]](dict)
-        for task, channel, value in saved.pending_writes or ():
-            write, (path, index, count, *call) = yield from self._open(
-                value, self._serde, address, "write", thread, ns, checkpoint_id, task, channel
-            )
-            if channel in WRITES_IDX_MAP:
-                calls[task][WRITES_IDX_MAP[channel]] = SpecialCall.of(bytes.fromhex("".join(call)))
-            pending.append((writes_sort_key(path, task, int(index)), (task, channel, write)))
-            indexes[task][int(index)] += 1
-            counts[task] = max(counts.get(task, 0), int(count))
-        with reading:
-            for task, expected in counts.items():
-                regular = [number for number in indexes[task] if number >= 0]
-                if len(regular) < expected or max(indexes[task].values()) > 1:
-                    raise ValueError(f"of {expected} writes of task {shown(task)} {len(regular)} are there")
-            for task, of_task in calls.items():
-                check_special(task, of_task)
-        pending.sort(key=lambda write: write[0])
-        opened = saved._replace(
-            checkpoint=checkpoint, metadata=metadata, pending_writes=[write for _, write in pending]
-        )
+        pending = yield from self._open_writes(saved, address)
+        opened = saved._replace(checkpoint=checkpoint, metadata=metadata, pending_writes=[*pending])
         cipher = yield from self._keys.of_envelope(thread, envelope(head_of(saved.metadata)).key)
-        self._keys.note_writes(cipher, ns, checkpoint_id, digests_of(opened.pending_writes or ()))
+        self._keys.note_writes(cipher, ns, checkpoint_id, digests_of(pending))
         self._keys.note_writes(cipher, ns, parent, split(b"".join(known)))
         if saved.parent_config is None and parent:
             there = configs.to_config(thread, ns, parent)
             if (yield ColdCall("get_tuple", (there,), is_sealed=True)) is not None:
                 opened = opened._replace(parent_config=there)
         return _Opened(opened, cipher, parent, b"".join(known))
+
+    def _open_writes(self, saved: CheckpointTuple, address: configs.Address) -> Tiered[Sequence[PendingWrite]]:
+        """Open the pending writes of a checkpoint, and check that those of each task belong together."""
+        place = "write", address.thread_id, address.checkpoint_ns, address.checkpoint_id or ""
+        pending = list[tuple[tuple[str, str, int], PendingWrite]]()
+        counts, indexes = dict[str, int](), defaultdict[str, Counter[int]](Counter)
+        calls = defaultdict[str, dict[int, SpecialCall]](dict)
+        for task, channel, value in saved.pending_writes or ():
+            write, (path, index, count, *call) = yield from self._open(
+                value, self._serde, address, *place, task, channel
+            )
+            if channel in WRITES_IDX_MAP:
+                calls[task][WRITES_IDX_MAP[channel]] = SpecialCall.of(bytes.fromhex("".join(call)))
+            pending.append((writes_sort_key(path, task, int(index)), (task, channel, write)))
+            indexes[task][int(index)] += 1
+            counts[task] = max(counts.get(task, 0), int(count))
+        with decoding("{} in cold", address, remedy=REMEDY):
+            for task, expected in counts.items():
+                regular = [number for number in indexes[task] if number >= 0]
+                if len(regular) < expected or max(indexes[task].values()) > 1:
+                    raise ValueError(f"of {expected} writes of task {shown(task)} {len(regular)} are there")
+            for task, of_task in calls.items():
+                check_special(task, of_task)
+        return [write for _, write in sorted(pending, key=lambda write: write[0])]
 
     def _open_head(self, saved: CheckpointTuple) -> Tiered[Any]:
         """Open the head of a checkpoint: its metadata, the checkpoint, its parent, and its channels with a value."""
