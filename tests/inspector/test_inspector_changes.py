@@ -126,16 +126,18 @@ async def test_hostile_names_are_changed_by_clicks() -> None:
             assert "1 checkpoint" in effect and saver.get_thread(name) is None
 
 
-async def test_a_thread_is_downloaded_as_import_reads_it(target: Target, tmp_path: Path) -> None:
+async def test_a_thread_is_downloaded_as_import_reads_it(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saver = writer(target.url, target.prefix)
     make_thread(saver, "t <b>")
-    tmp = Path(tempfile.gettempdir())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # others use the common folder
     async with browser(target.uniform().saver) as client:
         (url,) = [one for one in links((await client.get("/thread?id=t+%3Cb%3E")).text) if "/export?" in one]
         answer = await client.get(url)
         assert answer.status_code == 200 and "attachment" in answer.headers["content-disposition"]
         assert (await client.get("/export?thread=nobody")).status_code == 404
-    assert not [one for one in tmp.glob("redis-saver-*") if (one / "thread").exists()]
+    assert not [*tmp_path.iterdir()]
     file = tmp_path / "thread"
     file.write_bytes(answer.content)
     words = ["import", str(file), target.url, "--target-prefix", f"{target.prefix}-copy"]

@@ -482,7 +482,8 @@ async def behind(target: Target, monkeypatch: pytest.MonkeyPatch) -> Any:
     saver = kind(target.uniform().saver, cold, mode="write-behind", flush_interval=0.02, flush_workers=3)
     yield Uniform(saver), cold
     cold.raises = None
-    await (saver.aclose() if target.flavour == "async" else asyncio.to_thread(saver.close))
+    # A worker that was ended keeps its claim for a while, so a flush of all would wait for that.
+    await (saver.aclose(timeout=0.5) if target.flavour == "async" else asyncio.to_thread(saver.close, timeout=0.5))
 
 
 async def put(uniform: Uniform, thread: str) -> None:

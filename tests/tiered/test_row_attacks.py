@@ -26,7 +26,7 @@ from tests.support.uniform import Target
 
 from redis_saver import TieredSaver
 
-PART = 250
+PART = 150
 """Attacks of one test."""
 TABLES = {
     "checkpoints": ("thread_id", "checkpoint_ns", "checkpoint_id"),
@@ -51,7 +51,11 @@ class Battlefield:
     def __init__(self, url: str) -> None:
         self.target = Target("redis", "sync", url_of("redis"), "rows", is_encrypted=True)
         self.pool = ConnectionPool(
-            url, min_size=1, max_size=2, kwargs={"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+            url,
+            min_size=1,
+            max_size=2,
+            open=True,
+            kwargs={"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row},
         )
         self.connection = psycopg.connect(url, autocommit=True, row_factory=dict_row)
         saver = self.saver()
