@@ -138,8 +138,8 @@ def migrate(
         ValueError: `sample` is negative, or both `threads` and `thread_prefix` are given. Nothing was read.
         TypeError: Source or target is neither a saver nor from `opened`, or `threads` is not a collection of str.
         EndpointError: Source or target failed. Or the source has no thread, but its server has threads under another
-        prefix, or of another package's saver. Run the migration again to continue. Or an encrypted thread would become
-        plain, without `plain`. Then nothing was written.
+            prefix, or of another package's saver. Run the migration again to continue. Or an encrypted thread would
+            become plain, without `plain`. Then nothing was written.
     """
     if sample < 0:
         raise ValueError(f"sample={shown(sample)}: write a number of checkpoints per thread; 0 compares none")
@@ -254,7 +254,7 @@ def migrate_items(
         ValueError: `replace` has another value. Nothing was read.
         TypeError: Source or target is neither a `RedisStore` nor from `opened_store`.
         EndpointError: Source or target failed. Run the migration again to continue. Or an encrypted item would become
-        plain, without `plain`. Then nothing was written.
+            plain, without `plain`. Then nothing was written.
     """
     if replace not in (None, "older", "all"):
         raise ValueError(f"replace={shown(replace)}: write 'older', 'all', or None")
