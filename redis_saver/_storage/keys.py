@@ -236,9 +236,9 @@ class DataKeys:
             if self._ciphers.get(name) is held:  # else another caller has loaded or made one meanwhile
                 self._ciphers.forget(name)
             return None
-        if held is not None and held.is_current and held.id == stored[:ID]:
-            return held
-        return self.keep(name, (yield from self.unwrap(name, stored)))
+        with decoding(f"the data key of {self.kind} {{!r}}", name):
+            is_held = held is not None and held.is_current and held.id == stored[:ID]
+        return held if is_held else self.keep(name, (yield from self.unwrap(name, stored)))
 
     def unwrap(self, name: str, stored: bytes) -> Operation[Cipher]:
         """Return the cipher of a stored data key. Asks the provider, unless this process has it.
