@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Generator, Hashable
 from concurrent.futures import Future
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from redis_saver._common import forks
 from redis_saver._engine.requests import Ask
+from redis_saver._engine.runner import arun, run
 
 AnswerT = TypeVar("AnswerT")
 
@@ -52,40 +53,39 @@ class Questions(Generic[AnswerT]):
             known: Returns the answer if this process has it, else None.
             learn: Makes the answer of the provider's reply, and stores it, so that `known` returns it.
         """
-        return Ask(self._ask, self._aask, (key, question, known, learn))
 
-    def _ask(
-        self, key: Hashable, question: Ask, known: Callable[[], AnswerT | None], learn: Callable[[Any], AnswerT]
-    ) -> AnswerT:
-        mine: Question[AnswerT] = Future()
-        result: Result[AnswerT] = None, None
-        try:
-            while (asked := self._join(key, mine)) is not mine:
-                if (answer := _answer(asked.result())) is not None:
-                    return answer
-            if (answer := known()) is None:  # the caller before may have learned it
-                answer = learn(question.ask(*question.arguments))
-            result = answer, None
-        except Exception as error:
-            result = None, error
-            raise
-        finally:
-            self._end(key, mine, result)
-        return answer
+        def blocking() -> AnswerT:
+            def answer(request: Question[AnswerT] | Ask) -> Any:
+                return request.ask(*request.arguments) if isinstance(request, Ask) else request.result()
 
-    async def _aask(
-        self, key: Hashable, question: Ask, known: Callable[[], AnswerT | None], learn: Callable[[Any], AnswerT]
-    ) -> AnswerT:
-        key = asyncio.get_running_loop(), key
-        mine: Question[AnswerT] = Future()
-        result: Result[AnswerT] = None, None
-        try:
-            while (asked := self._join(key, mine)) is not mine:
+            return run(self._asking(key, question, known, learn), answer)
+
+        async def on_loop() -> AnswerT:
+            async def answer(request: Question[AnswerT] | Ask) -> Any:
+                if isinstance(request, Ask):
+                    return await request.aask(*request.arguments)
                 # `shield`, because the cancellation of one waiting task must not reach the others
-                if (answer := _answer(await asyncio.shield(asyncio.wrap_future(asked)))) is not None:
-                    return answer
-            if (answer := known()) is None:
-                answer = learn(await question.aask(*question.arguments))
+                return await asyncio.shield(asyncio.wrap_future(request))
+
+            of_loop = asyncio.get_running_loop(), key
+            return await arun(self._asking(of_loop, question, known, learn), answer)
+
+        return Ask(blocking, on_loop, ())
+
+    def _asking(
+        self, key: Hashable, question: Ask, known: Callable[[], AnswerT | None], learn: Callable[[Any], AnswerT]
+    ) -> Generator[Question[AnswerT] | Ask, Any, AnswerT]:
+        mine: Question[AnswerT] = Future()
+        result: Result[AnswerT] = None, None
+        try:
+            while (asked := self._join(key, mine)) is not mine:
+                answer, error = yield asked
+                if error is not None:
+                    raise error
+                if answer is not None:
+                    return cast("AnswerT", answer)
+            if (answer := known()) is None:  # the caller before may have learned it
+                answer = learn((yield question))
             result = answer, None
         except Exception as error:
             result = None, error
@@ -104,10 +104,3 @@ class Questions(Generic[AnswerT]):
             if self._under_way.get(key) is mine:
                 del self._under_way[key]
         mine.set_result(result)
-
-
-def _answer(result: Result[AnswerT]) -> AnswerT | None:
-    answer, error = result
-    if error is not None:
-        raise error
-    return answer

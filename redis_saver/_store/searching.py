@@ -20,7 +20,7 @@ from redis_saver._common import config
 from redis_saver._common.display import shown
 from redis_saver._common.store_names import PARTITION_LABELS
 from redis_saver._engine.requests import Operation
-from redis_saver._storage.keys import Skipping
+from redis_saver._storage.skipping import Skipping
 from redis_saver._store import namespaces, reading, server_search
 from redis_saver._store.context import Place, StoreContext, check_labels, namespace_and_key
 from redis_saver._store.index_config import Texts

@@ -18,7 +18,7 @@ from redis_saver._common.logs import ThrottledLog
 from redis_saver._common.names import TierKeys
 from redis_saver._engine.replies import IntentReply, RepairReply
 from redis_saver._engine.requests import Call, Operation, Sleep, T
-from redis_saver._storage.keys import Skipping
+from redis_saver._storage.skipping import Skipping
 from redis_saver._tiered import context, flushing, scripts
 from redis_saver._tiered.context import Fill, Tiers, release
 from redis_saver._tiered.flushing import DELETIONS_KEPT, busy, flush_now

@@ -34,7 +34,7 @@ from redis_saver._engine.requests import Command
 from redis_saver._storage.context import Context
 from redis_saver._storage.envelopes import HEAD, MAGIC, EnvelopeSerializer, begin, envelope, head_of, is_snapshot, seal
 from redis_saver._storage.framing import pack, take
-from redis_saver._storage.keys import DataKeys, Skipping, wrapped_by
+from redis_saver._storage.keys import DataKeys, wrapped_by
 from redis_saver._storage.opaque import Opaque
 from redis_saver._storage.rewrapping import PLAIN as PLAIN_ROW, ROTATED, UNCHANGED, Rewrapping
 from redis_saver._storage.sealing import (
@@ -48,6 +48,7 @@ from redis_saver._storage.sealing import (
     digests_of,
     split,
 )
+from redis_saver._storage.skipping import Skipping
 from redis_saver._tiered.context import Tiers
 from redis_saver._tiered.guarding import REMEDY
 from redis_saver._tiered.in_cold import InCold

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from functools import partial
 from typing import Annotated, Any
 
 import psycopg
@@ -13,15 +14,19 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 from tests.support import seeds
 from tests.support.factories import checkpoint, config
-from tests.support.tiering import BEHIND, Tiers, drained, plain
+from tests.support.tiering import BEHIND, FlakySaver, Tiers, drained, plain
 from tests.support.uniform import Uniform
 from typing_extensions import TypedDict
+from pydantic import BaseModel
+import sys
+import valkey
+import valkey.asyncio
 
 from redis_saver import DecodeError
 from redis_saver._common.names import Keyspace
 from redis_saver._storage.framing import pack, unpack
 
-pytestmark = [pytest.mark.plain("all of its savers encrypt"), pytest.mark.also_on()]
+pytestmark = pytest.mark.plain("all of its savers encrypt")
 WHERE = pytest.mark.parametrize("where", ["redis", "write-through", "write-behind"])
 """Redis alone, or the rows of Postgres after hot has lost the thread."""
 NULL_TASK = "00000000-0000-0000-0000-000000000000"
@@ -38,10 +43,18 @@ class State(TypedDict, total=False):
     answers: list[str]
 
 
+class Question(BaseModel):
+    text: str
+
+
+def question(number: int) -> Any:
+    return f"question {number}"
+
+
 def graph(saver: Any) -> Any:
     """A graph that asks three questions in one task, with a parallel task that writes to a `DeltaChannel`."""
     builder = StateGraph(State)
-    builder.add_node("ask", lambda _: {"answers": [interrupt(f"question {number}") for number in (1, 2, 3)]})
+    builder.add_node("ask", lambda _: {"answers": [interrupt(question(number)) for number in (1, 2, 3)]})
     builder.add_node("note", lambda _: {"log": ["noted"]})
     builder.add_node("end", lambda _: {"log": ["ended"]})
     builder.add_edge(START, "ask").add_edge(START, "note").add_edge("ask", "end").add_edge("note", "end")
@@ -51,12 +64,14 @@ def graph(saver: Any) -> Any:
 class Thread:
     """A thread of one kind of saver, and the stored records that an attacker can change."""
 
-    def __init__(self, tiers: Tiers, where: str) -> None:
-        self.tiers, self.where, self.raw = tiers, where, tiers.target.raw
+    def __init__(self, tiers: Tiers, where: str, client: Any = None) -> None:
+        self.tiers, self.where, self.client, self.raw = tiers, where, client, tiers.target.raw
         self.keys = Keyspace(tiers.target.prefix).keys("thread")
 
     async def process(self) -> Uniform:
         """A saver of another process."""
+        if self.client is not None:
+            return self.tiers.target.uniform(client=self.client)
         if self.where == "redis":
             return self.tiers.target.uniform()
         return await self.tiers.uniform(**(BEHIND if self.where == "write-behind" else {}))
@@ -131,7 +146,19 @@ class Thread:
 
 @WHERE
 async def test_an_earlier_question_or_answer_raises(tiers: Tiers, where: str) -> None:
-    thread, stages = Thread(tiers, where), []
+    await earlier_ones_raise(Thread(tiers, where))
+
+
+@pytest.mark.also_on()
+async def test_an_earlier_question_or_answer_raises_with_valkey_py(tiers: Tiers) -> None:
+    package = valkey.asyncio if tiers.target.flavour == "async" else valkey
+    client = package.Valkey.from_url(tiers.target.url)
+    await earlier_ones_raise(Thread(tiers, "redis", client))
+    await client.aclose() if tiers.target.flavour == "async" else client.close()
+
+
+async def earlier_ones_raise(thread: Thread) -> None:
+    where, stages = thread.where, []
     for given in ({}, Command(resume="no"), Command(resume="yes")):
         await thread.invoke(await thread.process(), {"log": []} if given == {} else given)
         stages.append(thread.special())
@@ -162,6 +189,22 @@ async def test_an_earlier_question_or_answer_raises(tiers: Tiers, where: str) ->
         thread.put_back(newest)
         result = await thread.invoke(await thread.lost(), Command(resume="so"))
         assert result["answers"] == ["no", "yes", "so"]
+
+
+@WHERE
+async def test_an_earlier_question_raises_for_a_reader_without_its_class(
+    tiers: Tiers, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = Thread(tiers, where)
+    monkeypatch.setattr(sys.modules[__name__], "question", lambda number: Question(text=f"question {number}"))
+    await thread.invoke(await thread.process(), {"log": []})
+    first = thread.special()
+    await thread.invoke(await thread.process(), Command(resume="no"))
+    monkeypatch.delattr(sys.modules[__name__], "Question")
+    assert await thread.question(await thread.lost()) == {"text": "question 2"}
+    thread.put_back(first)
+    with pytest.raises(DecodeError, match="was removed, or an earlier one was put in its place"):
+        await (await thread.lost()).get_tuple(config())
 
 
 CALLS: list[list[tuple[str, Any]]] = [
@@ -246,6 +289,32 @@ async def test_a_parent_that_a_row_lacks_is_followed(tiers: Tiers, where: str) -
     uniform = await thread.lost()
     with pytest.raises(DecodeError, match="another one was put in its place"):
         await uniform.get_tuple(config())
+
+
+@pytest.mark.parametrize("call", ["get_tuple", "list"])
+async def test_postgres_stops_while_it_is_asked_for_a_parent(tiers: Tiers, call: str) -> None:
+    """The read raises, and fills hot with nothing. The next one finds the parent."""
+    thread, flaky = Thread(tiers, "write-through"), FlakySaver(await tiers.cold())
+    await thread.invoke(await thread.process(), {"log": ["in"]})
+    before = plain(await (await thread.process()).get_tuple(config()))
+    with psycopg.connect(tiers.url, autocommit=True) as connection:
+        connection.execute("UPDATE checkpoints SET parent_checkpoint_id = NULL")
+    tiers.evict()
+    uniform = await tiers.uniform(cold=flaky.wrap())
+
+    async def stop() -> None:
+        flaky.fail.add("get_tuple")
+
+    if call == "list":
+        await stop()
+    else:
+        flaky.before["get_tuple"] = stop if uniform.native_async else partial(flaky.fail.add, "get_tuple")
+    with pytest.raises(psycopg.OperationalError, match="on purpose"):
+        await getattr(uniform, call)(config())
+    assert flaky.calls == [call, "get_tuple"]
+    assert not tiers.target.raw.exists(thread.keys.data_key)
+    flaky.fail.clear()
+    assert plain(await uniform.get_tuple(config())) == before
 
 
 @pytest.mark.parametrize("makes", ["copy", "rotation"])

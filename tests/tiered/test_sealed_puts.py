@@ -119,6 +119,33 @@ async def test_a_checkpoint_that_is_put_again_keeps_its_parent(tiers: Tiers, mod
         assert (await other.get_tuple(made[1])).parent_config == made[0]
 
 
+@MODES
+async def test_postgres_stops_while_it_is_asked_for_the_first_parent(tiers: Tiers, mode: str) -> None:
+    """The put raises, or stays in the backlog. Put or flushed again, the checkpoint keeps its parent."""
+    uniform = await process(tiers, mode)
+    made = await written(uniform)
+    await drained(uniform)
+    last = (await uniform.get_tuple(config())).checkpoint
+    flaky = FlakySaver(await tiers.cold())
+    other = await process(tiers, mode, cold=flaky.wrap())
+    flaky.fail.add("get_tuple")
+    again: Any = config(), last, {"source": "loop", "step": 7}, {}
+    if mode == "write-through":
+        with pytest.raises(psycopg.OperationalError, match="on purpose"):
+            await other.put(*again)
+    else:
+        await other.put(*again)
+        assert await other.flush(timeout=0.3) == 1
+    assert flaky.calls and {*flaky.calls} == {"get_tuple"}
+    flaky.fail.clear()
+    if mode == "write-through":
+        await other.put(*again)
+    await drained(other)
+    tiers.evict()
+    found = await (await process(tiers, mode)).get_tuple(config())
+    assert (found.parent_config, found.metadata["step"], plain(found)[1]) == (made[1], 7, last)
+
+
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 async def test_other_savers_replace_the_parent(tiers: Tiers, kind: str) -> None:
