@@ -130,7 +130,10 @@ class Play:
         return "\n" + "\n".join(self.told)
 
     async def pair(self, thread: str) -> None:
-        """Pair the new checkpoints of both sides, in order. Some that were coalesced are gone, so pair by step."""
+        """Pair the new checkpoints of both sides, in order. Some that were coalesced are gone, so pair by step.
+
+        Such a checkpoint may be gone before it was listed. Then it is known only as the parent of another one.
+        """
         pairs = self.pairs.setdefault(thread, {})
         new = sorted(self.model.storage[thread][""].keys() - pairs.keys())
         ours = sorted(await self.uniform.list(config(thread)), key=lambda one: one.checkpoint["id"])
@@ -140,6 +143,12 @@ class Play:
             new = [new[steps.index(one.metadata["step"])] for one in mine]
         assert len(new) == len(mine), (self.tell(), len(new), len(mine))
         pairs.update(zip(new, [one.checkpoint["id"] for one in mine], strict=True))
+        if self.mode == "latest":
+            for one, here in zip(new, mine, strict=True):
+                parent = self.model.get_tuple(config(thread, "", one)).parent_config
+                if parent and here.parent_config:
+                    gone = here.parent_config["configurable"]["checkpoint_id"]
+                    pairs.setdefault(parent["configurable"]["checkpoint_id"], gone)
 
     def step(self, thread: str, checkpoint_id: str) -> Any:
         return self.model.get_tuple(config(thread, "", checkpoint_id)).metadata["step"]
