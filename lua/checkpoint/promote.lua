@@ -9,8 +9,9 @@
 -- ARGV[2] pages      number of its pages
 -- ARGV[3] default    the saver's TTL in milliseconds, or ''
 -- ARGV[4..7]         of the copy: size in bytes, number of values, number of pending writes, format
--- ARGV[8] state      of a copy of the thread itself: the @state that was copied; the thread's settings and its deadline
---                    stay. '' for a copy of another thread
+-- ARGV[8] state      of a copy of the thread itself: the @state that was copied; its deadline stays. '' for a copy of
+--                    another thread
+-- ARGV[9..] marks    of a copy of the thread itself: fields that stay, such as @ttl and @cold_backed
 --
 -- Returns 1, even if the same call was already executed. Returns 0, and changes nothing, if a part of the copy is gone
 -- (see stage.lua), or if the thread has another state.
@@ -26,7 +27,7 @@ local index, data, made_index, made_data = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, pages, default = ARGV[1], ARGV[2], ARGV[3]
 local bytes, blobs, writes, format = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local state = ARGV[8]
-local _, problem, found = open_thread(index, data, '@history')
+local _, problem, found = open_thread(index, data)
 if problem then return problem end
 if redis.call('EXISTS', made_index, made_data) < 2 then
   if redis.call('HGET', data, '@copy') ~= token then return 0 end
@@ -38,8 +39,9 @@ if state ~= '' then
   if found[1] ~= state then return 0 end
   local left = redis.call('PTTL', data)
   default = left < 0 and '' or string.format('%d', left)
-  for field, value in pairs({ ['@ttl'] = found[2], ['@history'] = found[4] }) do
-    if value then redis.call('HSET', made_data, field, value) end
+  for i = 9, #ARGV do
+    local value = redis.call('HGET', data, ARGV[i])
+    if value then redis.call('HSET', made_data, ARGV[i], value) end
   end
 end
 redis.call('UNLINK', index, data)

@@ -27,6 +27,11 @@ from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
 FIELDS_PER_PAGE = 500
 ABANDONED_AFTER = 3_600_000
 """Milliseconds after which an unfinished copy of a dead process expires."""
+_KEPT = (
+    *(b"@ttl", b"@history", b"@cold_backed", b"@complete"),
+    *(b"@no_task_path", b"@deferred_ttl", b"@cold_gaps"),
+)
+"""Fields that stay with a copy of the thread itself: its settings, and what hot and cold have of it."""
 Fields: TypeAlias = "dict[bytes, list[bytes] | None]"
 """Fields to copy, each with its members of the index. A field that may be missing has None instead."""
 
@@ -46,7 +51,8 @@ def copy_thread(context: Context, source: str, target: str, newest: str | None =
 def replace(context: Context, source: str, target: str, newest: str | None = None) -> Operation[bool]:
     """Replace the target by a copy of the source. Returns False if there is no source.
 
-    If both are the same thread, it gets a new data key, and keeps its runs, its settings, its deadline and its owner.
+    If both are the same thread, it gets a new data key, and keeps its runs, its settings, its deadline, its owner and
+    its cold tier.
     """
     keys, is_same = context.keyspace.keys(target), source == target
     for _ in range(pruning.ATTEMPTS):
@@ -69,7 +75,7 @@ def replace(context: Context, source: str, target: str, newest: str | None = Non
         if counted is not None:
             writer = guards.ANYBODY if is_same else guards.writer_of(context, target, deletes=True)
             ttl = b"" if is_same else default_ttl(context)
-            arguments = (token, counted[0], ttl, *counted[1:], references.format, state)
+            arguments = (token, counted[0], ttl, *counted[1:], references.format, state, *_marks(references, is_same))
             if (yield guards.GuardedScript(scripts.PROMOTE, (*keys, *staged), writer).call(*arguments)):
                 context.chunk_cache.forget(keys.data_key)
                 if sealing is not None and context.data_keys is not None:
@@ -80,6 +86,14 @@ def replace(context: Context, source: str, target: str, newest: str | None = Non
         f"others wrote to thread {shown(source)} during each of {pruning.ATTEMPTS} attempts to copy it. Nothing was "
         "changed; try again"
     )
+
+
+def _marks(references: References, is_same: bool) -> list[bytes]:
+    """Return the fields that stay with a copy of the thread itself."""
+    if not is_same:
+        return []
+    namespaces = dict.fromkeys(ns for ns, _ in references.checkpoints)
+    return [*_KEPT, *(mark + names.component(ns) for ns in namespaces for mark in pruning.MARKS_OF_NAMESPACES)]
 
 
 def _until(references: References, newest: str) -> References:

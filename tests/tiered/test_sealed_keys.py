@@ -10,8 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 from langgraph.checkpoint.postgres import PostgresSaver
-from tests.support.factories import config
-from tests.support.tiering import Tiers, plain, written
+from tests.support.factories import checkpoint, config
+from tests.support.tiering import BEHIND, Tiers, drained, keys_of, plain, written
 from tests.support.uniform import KEYS, Uniform
 
 from redis_saver.encryption import ColdSerializer, Encryption, KeyContext, Keyset, WrappedKey
@@ -117,3 +117,53 @@ async def test_the_serializer_of_cold_forgets_data_keys(tiers: Tiers, monkeypatc
         cold.serde = ColdSerializer(Keyset({"other": b"o" * 32}), prefix=tiers.target.prefix, cache_seconds=1)
         with pytest.raises(KeyUnavailable, match="2026-11"):
             cold.get_tuple(config())
+
+
+STATES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "dirty": (BEHIND, []),
+    "flushed": (BEHIND, ["flush"]),
+    "filled": (BEHIND, ["flush", "evict", "read"]),
+    "written through": ({}, []),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_a_thread_with_a_new_data_key_keeps_its_cold_tier(tiers: Tiers, state: str) -> None:
+    """Else a later deletion would leave its rows, and a thread that was dirty would never expire."""
+    settings, steps = STATES[state]
+    uniform, raw, keys = await tiers.uniform(hot={"ttl": "1d"}, **settings), tiers.target.raw, keys_of(tiers)
+    made = await written(uniform)
+    for step in steps:
+        if step == "flush":
+            await drained(uniform)
+        elif step == "evict":
+            tiers.evict()
+        else:
+            assert (await uniform.get_tuple(config())).config == made[-1]
+
+    def marks() -> dict[bytes, bytes]:
+        new = (b"@state", b"@key", b"@copy", b"@rewritten")
+        return {
+            name: value for name, value in raw.hgetall(keys.data_key).items() if name[:1] == b"@" and name not in new
+        }
+
+    before, deadline, expected = marks(), raw.pexpiretime(keys.data_key), plain(await uniform.get_tuple(config()))
+    assert b"@cold_backed" in before and (deadline == -1) == (state == "dirty")
+    rotated = await Uniform(uniform.saver.hot).rotate_keys(data=True)
+    assert (rotated.rotated, rotated.cold_backed) == (1, 1)
+    assert marks() == before and abs(raw.pexpiretime(keys.data_key) - deadline) < 1000
+    other = await tiers.uniform(hot={"ttl": "1d"}, **settings)
+    assert plain(await other.get_tuple(config())) == expected
+    version = {"n": f"{9:032}.9"}
+    values = {"n": [9], "whole": {"a": ["x" * 3000, "y"]}}
+    child = checkpoint(values, {**expected[1]["channel_versions"], **version})
+    newest = await other.put(made[-1], child, {"step": 9}, version)
+    await drained(other)
+    assert 0 < raw.pttl(keys.data_key) <= 86_400_000
+    tiers.evict()
+    uniform = await tiers.uniform(**settings)
+    assert (await uniform.get_tuple(config())).config == newest
+    assert len(await uniform.list(config())) == 4
+    await other.delete_thread("thread")
+    await drained(other)
+    assert await (await tiers.uniform(**settings)).get_tuple(config()) is None
