@@ -64,7 +64,12 @@ class Keyset(KeyProvider):
     @property
     def primary(self) -> str:
         """The id of the primary key."""
-        return next(iter(self._held.secrets))
+        return self.ids[0]
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of all keys, the primary key first."""
+        return [*self._held.secrets]
 
     @property
     def _held(self) -> Keys:

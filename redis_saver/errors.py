@@ -435,8 +435,8 @@ class _Wrapping:
         return self._error(f"{text}: {why}. {self._remedy}")
 
 
-_UNDECODED = "The stored bytes were not changed. Read them with the serializer (and key) that wrote them, or "
-_OF_THREAD = _UNDECODED + "delete the thread with delete_thread()."
+_UNDECODED = "The stored bytes were not changed. Read them with the serializer (and key) that wrote them, "
+_OF_THREAD = _UNDECODED + "restore the thread from a backup, or delete it with delete_thread()."
 
 
 def decoding(what: str, *named: object, remedy: str = _OF_THREAD) -> _Wrapping:
@@ -449,7 +449,16 @@ def decoding(what: str, *named: object, remedy: str = _OF_THREAD) -> _Wrapping:
 
 def decoding_item(what: str, *named: object) -> _Wrapping:
     """Like `decoding`, for the value of a store's item."""
-    return decoding(what, *named, remedy=_UNDECODED + "delete() the item.")
+    return decoding(what, *named, remedy=_UNDECODED + "or delete() the item.")
+
+
+def decoding_key(kind: str, name: str) -> _Wrapping:
+    """Like `decoding`, for the data key of a thread, of a partition of a store, or of a cache."""
+    remedy = (
+        "Nothing was changed. First check the keys of this process. If they are right, the stored key was changed: "
+        "restore it from a backup."
+    )
+    return decoding(f"the data key of {kind} {{!r}}", name, remedy=remedy)
 
 
 def reading_store(key: bytes) -> _Wrapping:

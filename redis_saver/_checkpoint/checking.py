@@ -22,7 +22,7 @@ from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first, take, unpack
 from redis_saver._storage.keys import keyed
 from redis_saver._storage.sealing import digests_of, split
-from redis_saver.errors import KeyConflict, LimitExceeded, ThreadBusy, ThreadDamaged, decoding
+from redis_saver.errors import DecodeError, KeyConflict, LimitExceeded, ThreadBusy, ThreadDamaged, decoding
 
 Severity: TypeAlias = Literal["error", "warning", "info"]
 
@@ -42,7 +42,8 @@ CHUNKS_PER_PAGE = 100
 """Number of chunks in a request."""
 
 _RESTORE = "restore the thread from a backup, or delete it with delete_thread()"
-_READ = f"read it with the serializer, key and limits that wrote it; if you have done so, {_RESTORE}"
+_WITH = "read it with the serializer, key and limits that wrote it"
+_READ = f"{_WITH}; if you have done so, {_RESTORE}"
 _LEFT_OVER = "it only takes memory, until the thread is deleted; copy_thread() makes a copy without it"
 _COUNT = "only threads() and prune() show this number; copy_thread() makes a copy with the right one"
 _FOREIGN = "another program wrote it, and nothing reads it; remove it with HDEL or ZREM"
@@ -162,7 +163,6 @@ Compare: TypeAlias = Callable[[Context, str, State, "Inventory", Findings], Gene
 """Compares the checkpoints of a thread with another saver. Returns the number of compared checkpoints."""
 
 
-@keyed()
 def check(
     context: Context, thread: str, *, values: bool, compare: Compare | None = None
 ) -> Generator[Any, Any, CheckReport]:
@@ -177,7 +177,18 @@ def check(
     Raises:
         ThreadNotFound: There is no such thread.
         ThreadBusy: Each of several attempts found something wrong, but the thread was written to during each.
+        KeyUnavailable: The key of the thread is not there.
     """
+    if context.data_keys is not None:
+        try:
+            yield from context.data_keys.load(thread, context.keyspace.keys(thread).data_key)
+        except DecodeError as error:
+            return CheckReport(thread, findings=(Finding("error", f"thread {thread!r}", str(error), _WITH),))
+    return (yield from _check(context, thread, values=values, compare=compare))
+
+
+@keyed()
+def _check(context: Context, thread: str, *, values: bool, compare: Compare | None) -> Generator[Any, Any, CheckReport]:
     for _ in range(ATTEMPTS):
         try:
             before = yield from _state(context, thread)

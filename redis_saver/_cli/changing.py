@@ -101,8 +101,8 @@ def _keys_status(servers: Servers, *, as_json: bool = JSON) -> int:
     """Count what each key protects, by the key's id: threads, partitions of stores, caches. This needs no keys.
 
     An old key may go when it protects nothing, and if it still protects nothing five minutes later.
-    With --keys-file or REDIS_SAVER_KEYS, the primary key is marked.
-    It wraps the data keys of whatever has no key of its own name.
+    With --keys-file or REDIS_SAVER_KEYS, the primary key is marked, and keys that are not there.
+    The primary key wraps the data keys of whatever has no key of its own name.
 
     Options:
         postgres URL: The cold tier, whose rows are counted, too.
@@ -112,14 +112,16 @@ def _keys_status(servers: Servers, *, as_json: bool = JSON) -> int:
     for other in others:  # each counts something else
         merged = {field: getattr(status, field) | getattr(other, field) for field in ("failed", "partitions", "caches")}
         status = status._replace(**merged, plain=status.plain + other.plain)
-    primary = getattr(servers.encryption and servers.encryption.keys, "primary", None)
+    held = [*getattr(servers.encryption and servers.encryption.keys, "ids", ())]
+    primary = held[0] if held else None
     counts = [status.threads, status.partitions, status.caches, *([status.rows] if servers.postgres else [])]
     names = ("THREADS", "PARTITIONS", "CACHES", "ROWS")[: len(counts)]
     if as_json:
-        screen.emit({**status._asdict(), "primary": primary})
+        screen.emit({**status._asdict(), "primary": primary, "keys": held})
     else:
-        keys = sorted({key_id for count in counts for key_id in count} | ({primary} if primary else set()))
-        marks = {primary: " (primary)"}
+        keys = sorted({key_id for count in counts for key_id in count} | {*held})
+        marks = {key_id: " (not among your keys)" for key_id in keys if held and key_id not in held}
+        marks[primary] = " (primary)"
         rows = [
             (screen.named(key_id) + marks.get(key_id, ""), *(f"{count.get(key_id, 0):,}" for count in counts))
             for key_id in keys
@@ -158,7 +160,7 @@ def _keys_rotate(
         raise EndpointError("--before is only for --data")
     if data:
         with servers._replace(postgres=None).savers(readable=False) as savers:
-            result = savers.hot.rotate_keys(data=True, before=before)._replace(cold_backed=0)
+            result = savers.hot.rotate_keys(data=True, before=before)
     else:
         with _with_keys(servers) as parts:
             results = [part.rotate_keys() for part in parts]
@@ -167,15 +169,19 @@ def _keys_rotate(
         result = Rotated(rotated, unchanged, plain, failed, sum(each.cold_backed for each in results))
     text = f"{counted(result.rotated, 'data key')} rotated, {result.unchanged:,} unchanged, {result.plain:,} plain"
     screen.show(result, f"{text}, {len(result.failed):,} failed", as_json=as_json)
-    return max(_failures(result.failed), _of_cold(result, "rotated"))
+    return max(_failures(result.failed), _of_cold(result, "rotated", is_named=data))
 
 
-def _of_cold(result: KeyStatus | Rotated, done: str) -> int:
-    """Say that threads are also in a cold tier that was not named, and return the exit code."""
+def _of_cold(result: KeyStatus | Rotated, done: str, *, is_named: bool = False) -> int:
+    """Say that threads are also in a cold tier whose rows were left out, and return the exit code.
+
+    Its rows are looked at if it is named, except with `--data`.
+    """
     if not result.cold_backed:
         return 0
     threads = counted(result.cold_backed, "thread")
-    screen.note(f"in a cold tier, too: {threads}, whose rows were not {done}. Name it with --postgres URL")
+    remedy = "They keep their data keys" if is_named else "Name it with --postgres URL"
+    screen.note(f"in a cold tier, too: {threads}, whose rows were not {done}. {remedy}")
     return 1
 
 

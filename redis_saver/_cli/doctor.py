@@ -113,35 +113,47 @@ def _check(servers: Servers, threads: list[str] | None = None, *, every: bool = 
 
     With --postgres it also compares them with Postgres. It names each fault and how to repair it.
     It writes nothing, and threads may be in use. With --all, threads whose keys are unavailable are skipped and named.
+    Threads that only Postgres has are not checked.
 
     Options:
         every: Check all threads. Sound ones are only counted.
 
     Exit codes:
         0: all threads are sound.
-        1: some are damaged or missing.
+        1: some are damaged or missing, or were skipped.
         2: a URL or a login is wrong, or a package is missing.
 
     With keys, or if LANGGRAPH_AES_KEY is set, values are decrypted, and values without encryption are named.
     """
     if bool(threads) == every:
         raise typer.BadParameter("name the threads, or say --all.", param_hint="THREAD")
-    looked_at = unsound = 0
+    looked_at = unsound = skipped = 0
     with servers.savers(readable=False, require_encryption=True) as savers:
         for thread in savers.endpoints[0].threads() if every else threads or ():
-            if (report := _report(savers.saver, thread, is_named=not every)) is None:
+            try:
+                report = _report(savers.saver, thread, is_named=not every)
+            except KeyUnavailable as error:
+                screen.note(f"skipped: {screen.named(thread)}: {printable(str(error))}")
+                skipped += 1
+                continue
+            if report is None:
                 continue
             looked_at += 1
             unsound += not report.sound
             if as_json or report.findings or not every:
                 screen.show({**report._asdict(), "sound": report.sound}, "\n".join(_lines(report)), as_json=as_json)
     if every and not as_json:
-        screen.line(f"{counted(looked_at, 'thread')}: {looked_at - unsound:,} sound, {unsound:,} not")
-    return 1 if unsound else 0
+        more = f", and {skipped:,} skipped" if skipped else ""
+        screen.line(f"{counted(looked_at, 'thread')}: {looked_at - unsound:,} sound, {unsound:,} not{more}")
+    return 1 if unsound or skipped else 0
 
 
 def _report(saver: Any, thread: str, *, is_named: bool) -> checking.CheckReport | None:
-    """Check a thread. If it cannot be checked, report why. Return None if nobody named it and it is gone."""
+    """Check a thread. If it cannot be checked, report why. Return None if nobody named it and it is gone.
+
+    Raises:
+        KeyUnavailable: Nobody named it, and its key is unavailable.
+    """
     try:
         return saver.check(thread)  # type: ignore[no-any-return]
     except ThreadNotFound:
@@ -153,8 +165,7 @@ def _report(saver: Any, thread: str, *, is_named: bool) -> checking.CheckReport 
         what, remedy = str(error), "run this again when the thread is not in use"
     except KeyUnavailable as error:
         if not is_named:
-            screen.note(f"skipped: {screen.named(thread)}: {printable(str(error))}")
-            return None
+            raise
         what, remedy = str(error), "check --keys-file"
     return checking.CheckReport(thread, findings=(checking.Finding("error", f"thread {thread!r}", what, remedy),))
 

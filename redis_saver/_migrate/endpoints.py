@@ -51,6 +51,8 @@ class Endpoint(ABC):
     """Errors of a server that fails or cannot be reached."""
     encrypts: bool = False
     """True if it stores values encrypted."""
+    has_keys: bool = False
+    """True if it opens what is encrypted with keys of ours."""
     refusals: tuple[type[Exception], ...] = (TypeError, ValueError, OverflowError, NotImplementedError, LookupError)
     """Errors of a single value or name that cannot be stored or read."""
 

@@ -153,8 +153,7 @@ def migrate(
         names = sorted(name for name in all_names if name.startswith(thread_prefix))
     else:
         names = _checked_names(threads, thread_prefix)
-    if not (plain or writer.encrypts):
-        _refuse_plain(reader, writer, "thread", reader.first_encrypted(names))
+    _check_keys(reader, writer, "thread", partial(reader.first_encrypted, names), plain=plain)
     report = Report(total=len(names))
     show = progress or (lambda _: None)
     moves = (_Move(reader, writer, name, report, show, sample, dry_run, threads is not None).run for name in names)
@@ -259,21 +258,29 @@ def migrate_items(
     if replace not in (None, "older", "all"):
         raise ValueError(f"replace={shown(replace)}: write 'older', 'all', or None")
     reader, writer = as_items("source", source), as_items("target", target)
-    if not (plain or writer.encrypts):
-        _refuse_plain(reader, writer, "partition", reader.first_encrypted(namespace))
+    _check_keys(reader, writer, "partition", partial(reader.first_encrypted, namespace), plain=plain)
     report = ItemsReport()
     move = _ItemsMove(writer, replace, ttl, dry_run, report)
     batches = _batches(move.readable(reader.items(namespace)))
     return _run((partial(move.run, batch) for batch in batches), report, progress or (lambda _: None))
 
 
-def _refuse_plain(source: Endpoint, target: Endpoint, what: str, encrypted: str | None) -> None:
-    """Refuse a migration that would store encrypted values plain.
+def _check_keys(
+    source: Endpoint, target: Endpoint, what: str, first_encrypted: Callable[[], str | None], *, plain: bool
+) -> None:
+    """Refuse a migration that lacks the keys for what is encrypted, or would store it plain.
 
     Raises:
         EndpointError: There is something encrypted.
     """
-    if encrypted is not None:
+    if source.has_keys and (plain or target.encrypts):
+        return
+    if (encrypted := first_encrypted()) is not None:
+        if not source.has_keys:
+            raise EndpointError(
+                f"{what} {shown(encrypted)} of {source.name} is encrypted, and there are no keys. Nothing was written. "
+                "Write --keys-file FILE or set REDIS_SAVER_KEYS, in Python encryption="
+            )
         raise EndpointError(
             f"{what} {shown(encrypted)} of {source.name} is encrypted, and {target.name} would store it plain. Nothing "
             "was written. If that is wanted, add --plain, in Python plain=True. A target in Redis encrypts with keys"

@@ -115,12 +115,12 @@ class SaverEndpoint(Target):
         self.name: str = name or type(saver).__name__
         self.text_versions: bool = isinstance(saver.get_next_version(None, None), str)
         hot = getattr(saver, "hot", saver)  # of a saver over two tiers
-        self._has_keys: bool = isinstance(hot, Saver) and context_of(hot).data_keys is not None
-        self.encrypts: bool = self._has_keys or isinstance(saver.serde, EncryptedSerializer)
+        self.has_keys: bool = isinstance(hot, Saver) and context_of(hot).data_keys is not None
+        self.encrypts: bool = self.has_keys or isinstance(saver.serde, EncryptedSerializer)
 
     def first_encrypted(self, threads: Sequence[str]) -> str | None:
         """Return one of these threads that is encrypted: over two tiers, and of a `ColdSerializer`, all are."""
-        return next(iter(threads), None) if self._has_keys or isinstance(self.saver.serde, ColdSerializer) else None
+        return next(iter(threads), None) if self.has_keys or isinstance(self.saver.serde, ColdSerializer) else None
 
     def _threads(self) -> Iterable[str]:
         return (config.thread_id(saved.config) for saved in self.saver.list(None))
@@ -168,8 +168,8 @@ class OurEndpoint(SaverEndpoint):
         self.prefix: str = self._context.keyspace.prefix
 
     def first_encrypted(self, threads: Sequence[str]) -> str | None:
-        """Return one of these threads that has a data key. One round trip for 500 threads, if the saver has keys."""
-        holders = [key_holder(self._context, thread) for thread in threads if self._has_keys]
+        """Return one of these threads that has a data key. One round trip for 500 threads."""
+        holders = [key_holder(self._context, thread) for thread in threads]
         with self.doing("the threads"):
             return driver_of(self.saver).run(first_encrypted("thread", holders))
 

@@ -102,8 +102,8 @@ class OurItems(Items):
         self.store, self.name = store, name
         self._context: StoreContext = context_of(store)
         self.failures = driver_of(store).failures
-        self._has_keys: bool = self._context.values.data_keys is not None
-        self.encrypts: bool = self._has_keys or isinstance(unguarded(self._context.values.serde), EncryptedSerializer)
+        self.has_keys: bool = self._context.values.data_keys is not None
+        self.encrypts: bool = self.has_keys or isinstance(unguarded(self._context.values.serde), EncryptedSerializer)
         self.count: Callable[[tuple[str, ...]], int] = store.count
         self.delete_namespace: Callable[[tuple[str, ...]], int] = store.delete_namespace
 
@@ -141,9 +141,8 @@ class OurItems(Items):
                 yield error
 
     def first_encrypted(self, labels: tuple[str, ...]) -> str | None:
-        """Return a partition that has a data key. One round trip for 500 partitions, if the store has keys."""
-        partitions = self._partitions(labels) if self._has_keys else ()
-        holders = [Holder(partition.name, partition.keys[:1]) for partition in partitions]
+        """Return a partition that has a data key. One round trip for 500 partitions."""
+        holders = [Holder(partition.name, partition.keys[:1]) for partition in self._partitions(labels)]
         return self._run(first_encrypted("store", holders))
 
     def _partitions(self, labels: tuple[str, ...]) -> Iterator[Partition]:

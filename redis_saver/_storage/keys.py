@@ -27,7 +27,7 @@ from redis_saver._engine.runner import Pump, run
 from redis_saver._storage.asking import Questions
 from redis_saver._storage.framing import pack, unpack
 from redis_saver._storage.sealing import ID, TIME, Cipher, KnownWrites, joined, new_id
-from redis_saver.errors import DecodeError, KeyMismatch, KeyUnavailable, RedisSaverError, decoding
+from redis_saver.errors import DecodeError, KeyMismatch, KeyUnavailable, RedisSaverError, decoding_key
 
 if TYPE_CHECKING:
     from redis_saver._storage.context import Context
@@ -231,7 +231,7 @@ class DataKeys:
             if self._ciphers.get(name) is held:  # else another caller has loaded or made one meanwhile
                 self._ciphers.forget(name)
             return None
-        with decoding(f"the data key of {self.kind} {{!r}}", name):
+        with decoding_key(self.kind, name):
             is_held = held is not None and held.is_current and held.id == stored[:ID]
         return held if is_held else self.keep(name, (yield from self.unwrap(name, stored)))
 
@@ -242,7 +242,7 @@ class DataKeys:
             KeyUnavailable: The key that wrapped it is not there.
             DecodeError: It was changed, or the provider returned another data key. Nothing was sealed with that.
         """
-        keys, reading = self._encryption.keys, decoding(f"the data key of {self.kind} {{!r}}", name)
+        keys, reading = self._encryption.keys, decoding_key(self.kind, name)
         with reading:
             key_id, wrapped, *rest = unpack(stored[ID:])
             arguments = WrappedKey(names.decode(key_id), wrapped), KeyContext(self._prefix, self.kind, name)
@@ -327,7 +327,7 @@ class DataKeys:
             config: LangGraph's config, for `key_for`.
             replaces: True to make a new data key.
         """
-        with decoding(f"the data key of {self.kind} {{!r}}", name):
+        with decoding_key(self.kind, name):
             *_, asked, seal = unpack(cipher.argument[ID:])
             _check(cipher, asked, seal)
         key_name = self.name_for(name, cipher.argument, config)
@@ -337,7 +337,7 @@ class DataKeys:
 
     def name_for(self, name: str, stored: bytes, config: RunnableConfig | None = None) -> str | None:
         """Return the name to ask the provider for when a stored data key is wrapped anew (`wrap_anew`)."""
-        with decoding(f"the data key of {self.kind} {{!r}}", name):
+        with decoding_key(self.kind, name):
             kept = names.decode(unpack(stored[ID:])[2]) or None
         return self._asked(name, config) or kept
 

@@ -15,6 +15,8 @@ from redis_saver._common.display import kind_of, shown
 from redis_saver._common.logs import ThrottledLog
 from redis_saver._storage.sealing import aead, derived
 
+MIN_BYTES = 32
+"""Smallest size of a key in a text. In code keys may be shorter, as a program does not cut them by mistake."""
 LOOK_SECONDS = 1.0
 """Shortest time between two looks at a file, except for an unknown key."""
 WRITTEN_SECONDS = 1.0
@@ -69,6 +71,11 @@ def parsed(text: str, name: str) -> dict[str, bytes]:
                 raise ValueError
         except ValueError:
             raise ValueError(f"{name}: entry {number} is not `id=` and a key in base64") from None
+        if len(key) < MIN_BYTES:
+            raise ValueError(
+                f"{name}: entry {number} has a key of {len(key)} bytes; write {MIN_BYTES} random bytes, in base64. It "
+                "may have been cut short"
+            )
         if key_id in keys:
             raise ValueError(
                 f"{name}: entry {number} has the id {shown(key_id)} again. Each key needs an id of its own, such as "
@@ -160,7 +167,11 @@ class KeyFile:
         gone = {} if age >= GONE_SECONDS else {key_id: held[key_id] for key_id in differing}
         if [*(taken := {**found, **gone}).items()] != [*held.items()]:
             self.keys = self._keys_of(taken)
-            _LOG.info("%s: the keys are now %s", self._path, [*taken])
+            if differing and not gone:
+                text = "%s: the keys are now %s. Keys %s are gone or have changed"
+                _LOG.warning(text, self._path, [*taken], differing)
+            else:
+                _LOG.info("%s: the keys are now %s", self._path, [*taken])
 
     def _read(self) -> tuple[str, float]:
         """Return the text of the file, and the time of its last change."""

@@ -13,7 +13,7 @@ from redis_saver._common.display import shown
 from redis_saver._engine.requests import Batch, Call, Operation
 from redis_saver._engine.scripts import load
 from redis_saver._storage.keys import DataKeys, wrapped_by
-from redis_saver.errors import DecodeError, RedisSaverError, decoding, from_text
+from redis_saver.errors import DecodeError, RedisSaverError, decoding_key, from_text
 
 DATA_KEY = load("checkpoint/data_key")
 HOLDERS_PER_BATCH = 500
@@ -92,7 +92,7 @@ def status(kind: str, holders: Sequence[Holder]) -> Operation[KeyStatus]:
     """Count the holders that each key protects."""
 
     def look(holder: Holder, stored: bytes) -> Operation[str]:
-        with decoding(f"the data key of {kind} {{!r}}", holder.name):
+        with decoding_key(kind, holder.name):
             return wrapped_by(stored)
         yield  # makes it an operation
 
@@ -148,7 +148,7 @@ class Rewrapping:
 
     def wrapped(self, name: str, stored: bytes) -> Operation[bytes | None]:
         """Return a stored data key, wrapped anew. None if the provider would choose the same key again."""
-        with decoding(f"the data key of {self.data_keys.kind} {{!r}}", name):
+        with decoding_key(self.data_keys.kind, name):
             key_id = wrapped_by(stored)
         asked = self.data_keys.name_for(name, stored)
         if self._newest.get(asked) == key_id:

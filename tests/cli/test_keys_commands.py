@@ -21,6 +21,7 @@ from redis_saver._cli.main import main
 from redis_saver.encryption import Encryption, Keyset
 
 NOTHING: dict[str, Any] = {
+    "keys": [],
     **{"threads": {}, "plain": 0, "failed": {}, "partitions": {}, "caches": {}, "rows": {}},
     **{"cold_backed": 0, "primary": None},
 }
@@ -159,7 +160,7 @@ def test_threads_move_between_plain_and_encrypted(place: Place, source: str, mon
     assert "1 there already" in place.run(*move)[0]
     assert seen(place.saver("new", end="-encrypted")) == seen(before)
     assert "1 copied" in place.run("migrate", place.url, place.url, *prefixes("-encrypted", "-again"), *given)[0]
-    assert "1 failed" in place.run("migrate", place.url, place.url, *prefixes("-encrypted", "-no"), code=1)[0]
+    assert "there are no keys" in place.run("migrate", place.url, place.url, *prefixes("-encrypted", "-no"), code=2)[1]
     monkeypatch.delenv("LANGGRAPH_AES_KEY", raising=False)
     export = ["export", place.url, file, "--source-prefix", f"{place.prefix}-again", *given]
     assert "1 copied" in place.run(*export, "--plain")[0]
@@ -214,14 +215,41 @@ def test_commands_over_many_threads_skip_and_name_those_whose_key_is_gone(place:
     for thread in ("a", "b"):
         furnish(place.saver("new"), thread)
     where = ("--redis", place.url, "--prefix", place.prefix, "--keys-file", place.file("new"))
-    for command in (("prune", "--all", "--yes"), ("check", "--all")):
-        out, err = place.run(*command, *where)
+    for command, code in ((("prune", "--all", "--yes"), 0), (("check", "--all"), 1)):
+        out, err = place.run(*command, *where, code=code)
         assert err.startswith("skipped: shredded: the data key of thread 'shredded' was wrapped by the key 'old'"), err
-        assert err.count("\n") == 1 and ("of 2 threads" in out or out.startswith("2 threads: 2 sound")), out
+        assert err.count("\n") == 1 and (
+            "of 2 threads" in out or out == "2 threads: 2 sound, 0 not, and 1 skipped\n"
+        ), out
     out, _ = place.run("threads", *where, "--json")
     assert {json.loads(line)["thread_id"] for line in out.splitlines()} == {"a", "b", "shredded"}
     named = place.run("prune", "a", "shredded", *where, "--yes", code=1)[1]
     assert named.startswith("not pruned: shredded: the data key of")
     assert "shredded" in place.run("check", "a", "shredded", *where, code=1)[0]
+    assert "old (not among your keys) 1" in " ".join(place.run("keys", "status", *where)[0].split())
     assert "the key 'old'" in place.run("show", "shredded", *where, code=2)[1]
     assert place.run("delete", "shredded", *where, "--yes")[0] == "deleted: shredded\n"
+
+
+def test_a_damaged_data_key_does_not_stop_a_check_of_all_threads(place: Place) -> None:
+    for thread in ("a", "b"):
+        furnish(place.saver("new"), thread)
+    names = [f"{place.prefix}:{{{thread}}}:" for thread in ("a", "moved")]
+    for part in ("data", "index"):
+        place.client.copy(names[0] + part, names[1] + part)
+    where = ("--redis", place.url, "--prefix", place.prefix, "--keys-file", place.file("new"))
+    out, _ = place.run("check", "--all", *where, code=1)
+    assert out.startswith("'moved': not sound") and out.endswith("3 threads: 2 sound, 1 not\n")
+    assert "First check the keys of this process" in out and "delete_thread" not in out
+    assert place.run("check", "moved", *where, code=1)[0].startswith("'moved': not sound")
+
+
+def test_new_data_keys_name_threads_whose_rows_in_cold_keep_theirs(place: Place, database: str) -> None:
+    with PostgresSaver.from_conn_string(database) as cold:
+        furnish(TieredSaver(place.saver("new"), cold))  # type: ignore[arg-type]
+        cold.delete_thread("thread")
+    where = ("--redis", place.url, "--prefix", place.prefix, "--keys-file", place.file("new"))
+    for more in ((), ("--postgres", database)):
+        out, err = place.run("keys", "rotate", "--data", *where, *more, code=1)
+        assert out.startswith("1 data key rotated")
+        assert err == "in a cold tier, too: 1 thread, whose rows were not rotated. They keep their data keys\n"

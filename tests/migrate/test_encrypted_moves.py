@@ -111,12 +111,10 @@ async def test_without_keys_an_export_asks_for_them_and_not_for_a_deletion(
     target: Target, run: Callable[..., str], tmp_path: Path
 ) -> None:
     await filled_store(target)
-    said = run(
-        "export", target.url, str(tmp_path / "file"), "--store", "--source-prefix", target.prefix,
-        code=1, has_keys=False,
-    )  # fmt: skip
-    assert "REDIS_SAVER_KEYS" in said or "--keys-file" in said
-    assert "delete" not in said
+    file = tmp_path / "file"
+    said = run("export", target.url, str(file), "--store", "--source-prefix", target.prefix, code=2, has_keys=False)
+    assert "REDIS_SAVER_KEYS" in said and "--keys-file" in said and "Nothing was written" in said
+    assert "delete" not in said and not file.exists()
 
 
 async def test_partitions_without_a_key_are_named_and_the_others_move(
