@@ -285,7 +285,8 @@ class _Chain:
         counters = headers.metadata(context, header, last).get(COUNTERS) or {}
         with decoding("the ancestors of {}", last):
             if lost := [channel for channel in channels if counters.get(channel, (0,))[0]]:
-                raise ValueError(f"its parent {shown(parent)} is gone, which the DeltaChannels {shown(lost)} need")
+                gone = shown(names.name_of(parent))
+                raise ValueError(f"its parent {gone} is gone, which the DeltaChannels {shown(lost)} need")
 
 
 def _page(basis: Sequence[Any], page: Sequence[Any], points: int, channels: Iterable[str]) -> Basis:
