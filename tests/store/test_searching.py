@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -67,12 +69,26 @@ def test_a_filter_compares_by_type_and_operator(value: Any, wanted: Any, expecte
     assert matches({} if value is MISSING else {"a": value}) is expected
 
 
-def test_incomparable_values_do_not_match_and_do_not_raise() -> None:
+@pytest.mark.parametrize("compiled", [filters.of_items, filters.of_metadata])
+def test_incomparable_values_do_not_match_and_do_not_raise(compiled: Any) -> None:
     import numpy
 
-    for wanted in (1, "x", [1, 2], {"$gt": 1}, {"b": 1}, {"$eq": "x"}):
-        matches = filters.of_items({"a": wanted})
-        assert matches is not None and not matches({"a": numpy.array([1, 2])})
+    for value in (numpy.array([1, 2]), Decimal("NaN"), object()):
+        for wanted in (1, "x", [1, 2], {"$gt": Decimal(1)}, {"$lt": 1}, {"b": 1}, {"$eq": "x"}):
+            assert not compiled({"a": wanted})({"a": value})
+
+
+def test_equal_values_of_other_types_match() -> None:
+    import numpy
+
+    class Kind(str, Enum):
+        X = "x"
+
+    for compiled in (filters.of_items, filters.of_metadata):
+        for value, wanted in ((numpy.float64(1), 1), (Kind.X, "x"), ("x", Kind.X)):
+            for filter in ({"a": wanted}, {"a": wanted, "b": None}):
+                matches = compiled(filter)
+                assert matches is not None and matches({"a": value})
 
 
 def test_an_empty_filter_is_none_and_an_invalid_one_raises() -> None:

@@ -186,7 +186,7 @@ KEYS = ["step", "run_id", "a", "b", "ä"]
 
 def some_value(chance: random.Random, depth: int = 1) -> Any:
     """Make a value that JSON keeps. Numbers and texts collide often."""
-    scalars = [None, True, False, 0, 1, 2, -1, 2**53, 2**60 + 1, 0.5, 1.0, 2.0, "", "1", "x", "é", "x\0"]
+    scalars = [None, True, False, 0, 1, 2, -1, 2**53, 2**60 + 1, 0.5, 1.0, 2.0, -0.0, 1e16, "", "1", "x", "é", "x\0"]
     if depth and chance.random() < 0.3:
         parts = [some_value(chance, depth - 1) for _ in range(chance.randrange(3))]
         parts = [part.replace("\0", "") if isinstance(part, str) else part for part in parts]  # Postgres refuses NULs
