@@ -142,6 +142,15 @@ async def test_metadata_that_cold_does_not_have_yet_decide(tiers: Tiers) -> None
 
 
 @ON_REDIS
+async def test_a_run_is_deleted_by_an_id_with_nul(tiers: Tiers) -> None:
+    """LangGraph stores it without, and Postgres refuses a filter with NUL."""
+    uniform = await tiers.uniform()
+    await stored([uniform], [Row("thread", "", late_id(n), {"run_id": f"r\0x{n}"}) for n in range(2)])
+    await uniform.delete_for_runs(["r\0x1"])
+    assert ids(await uniform.list(config())) == [late_id(0)]
+
+
+@ON_REDIS
 @pytest.mark.parametrize("ns", ["", None])
 async def test_each_row_of_cold_is_read_once(tiers: Tiers, monkeypatch: Any, ns: str | None) -> None:
     """If a list has several namespaces, each page begins with the last row of the page before: another may have its id."""
