@@ -60,7 +60,8 @@ def _list(
                 lagging.append(name)
     except HotFailed:  # the next request to hot counts it
         pass
-    call = ColdCall("list", (config and for_cold(config, ns=False),), {"filter": filter})
+    is_sealed = tiers.hot.data_keys is not None  # `_list_by_cold` opens what cold returns
+    call = ColdCall("list", (config and for_cold(config, ns=False),), {"filter": filter}, is_sealed=is_sealed)
     if has_all:
         yield from _list_by_cold(tiers, call, query, listed)
         return
@@ -197,13 +198,16 @@ def _understood(tiers: Tiers, filter: Mapping[str, Any] | None) -> dict[str, Any
     if not (tiers.cold_is_postgres and filter):
         return None
     known = filter if tiers.hot.data_keys is None else IN_THE_OPEN
-    return {key: wanted for key, wanted in filter.items() if key in known and _is_alike(key) and _is_alike(wanted)}
+    return {key: wanted for key, wanted in filter.items() if key in known and _is_alike(key, wanted)}
 
 
-def _is_alike(value: object) -> bool:
-    if type(value) is str:
-        return is_text(value)
-    return type(value) is int and value not in (0, 1) and abs(value) <= 2**53
+def _is_alike(key: object, wanted: object) -> bool:
+    is_number = type(wanted) is int and wanted not in (0, 1) and abs(wanted) <= 2**53
+    return (is_number or _is_text(wanted)) and _is_text(key)
+
+
+def _is_text(value: object) -> bool:
+    return type(value) is str and is_text(value)
 
 
 def _list_by_cold(tiers: Tiers, call: ColdCall, query: listing.Query, listed: _Listed) -> TieredStream[CheckpointTuple]:
@@ -219,12 +223,10 @@ def _list_by_cold(tiers: Tiers, call: ColdCall, query: listing.Query, listed: _L
             if tiers.lists_by_id:
                 size = min(size or PER_PAGE, PER_PAGE)
             limit = None if size is None else size + listed.more
-            rows = yield call._replace(is_sealed=tiers.hot.data_keys is not None).with_options(
-                before=listed.before, limit=limit
-            )
+            rows = yield call.with_options(before=listed.before, limit=limit)
             is_last = limit is None or len(rows) < limit
             rows = listed.unread(rows)
-            results = rows if tiers.hot.data_keys is None else (yield ColdCall("opened", (rows, skipping)))
+            results = (yield ColdCall("opened", (rows, skipping))) if call.is_sealed else rows
             if query.matches is not None:
                 results = [saved for saved in results if query.matches(saved.metadata)]
             if not (is_last or tiers.lists_by_id) and len(results) < (listed.left or 0):
