@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import heapq
-import operator
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -12,8 +11,9 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver._checkpoint import reading, scripts
-from redis_saver._common import config, names
+from redis_saver._common import config, filters, names
 from redis_saver._common.display import shown
+from redis_saver._common.filters import Predicate
 from redis_saver._engine.requests import Argument, Batch, Call, Command, Operation, Page, Scan, Stream, T
 from redis_saver._engine.runner import Pump
 from redis_saver._storage import codec, header
@@ -25,8 +25,6 @@ from redis_saver.errors import decoding
 CHECKPOINTS_PER_PAGE = 50
 HEADERS_PER_PAGE = 200
 THREADS_PER_BATCH = 500
-
-Predicate = Callable[[Mapping[str, Any]], bool]
 
 
 class Query(NamedTuple):
@@ -50,7 +48,7 @@ def query(
         config.thread_id(requested)
         config.namespace(requested)
     before_id = config.checkpoint_id(before) if before is not None else None
-    return Query(requested, compile_filter(filter), before_id, config.limit(limit))
+    return Query(requested, filters.of_metadata(filter), before_id, config.limit(limit))
 
 
 def list_checkpoints(context: Context, asked: Query) -> Stream[CheckpointTuple]:
@@ -242,7 +240,8 @@ def _passing(
 
 
 @keyed()
-def _loaded(context: Context, thread: str, wanted: Sequence[config.Address]) -> Operation[list[CheckpointTuple]]:
+def loaded(context: Context, thread: str, wanted: Sequence[config.Address]) -> Operation[list[CheckpointTuple]]:
+    """Return the checkpoints at these addresses of a thread, except missing ones."""
     return (yield from collect(load(context, thread, wanted)))
 
 
@@ -276,7 +275,7 @@ def _all_threads(context: Context, asked: Query) -> Stream[CheckpointTuple]:
             by_address: dict[config.Address, CheckpointTuple] = {}
             for thread in dict.fromkeys(address.thread_id for address in passing):
                 wanted = [address for address in passing if address.thread_id == thread]
-                for saved in (yield from skipping.each(thread, _loaded(context, thread, wanted))) or ():
+                for saved in (yield from skipping.each(thread, loaded(context, thread, wanted))) or ():
                     by_address[config.address(saved.config)] = saved
             yield Page([by_address[address] for address in passing if address in by_address])
             if left is not None:
@@ -302,60 +301,3 @@ def _drawn(
         else:
             heapq.heappop(heap)
     return drawn
-
-
-# -- filters on metadata. This process compares them decoded, so values may have any type, and may be encrypted in Redis
-
-
-_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
-    "$eq": operator.eq,
-    "$ne": operator.ne,
-    "$gt": operator.gt,
-    "$gte": operator.ge,
-    "$lt": operator.lt,
-    "$lte": operator.le,
-    "$in": lambda stored, wanted: any(stored == value for value in wanted),
-    "$nin": lambda stored, wanted: all(stored != value for value in wanted),
-    "$exists": operator.eq,
-}
-
-
-def _holds(metadata: Mapping[str, Any], key: str, name: str, wanted: Any) -> bool:
-    """True if an operator of a filter holds for a key."""
-    try:
-        return bool(_OPERATORS[name](key in metadata if name == "$exists" else metadata.get(key), wanted))
-    except TypeError:  # the two types have no order
-        return False
-
-
-def _operators(key: str, wanted: Any) -> dict[str, Any]:
-    """Return operators with their operands. A plain value means `$eq`."""
-    if not isinstance(wanted, Mapping) or not any(isinstance(name, str) and name.startswith("$") for name in wanted):
-        return {"$eq": wanted}
-    for name, operand in wanted.items():
-        if name not in _OPERATORS:
-            raise ValueError(f"filter[{shown(key)}]: unknown operator {shown(name)}; known are {' '.join(_OPERATORS)}")
-        if name in ("$in", "$nin") and (isinstance(operand, (str, bytes)) or not isinstance(operand, Collection)):
-            raise ValueError(f"filter[{shown(key)}]: {name} takes a list of values, not {shown(operand)}")
-        if name == "$exists" and not isinstance(operand, bool):
-            raise ValueError(f"filter[{shown(key)}]: $exists takes True or False, not {shown(operand)}")
-    return dict(wanted)
-
-
-def compile_filter(filter: Mapping[str, Any] | None) -> Predicate | None:
-    """Make a predicate on metadata from a filter of `list`. None if the filter is empty.
-
-    A missing key equals None, as in `InMemorySaver`; `$exists` tells the two apart. Values of types without an order
-    match none of `$gt $gte $lt $lte`.
-
-    Raises:
-        TypeError: The filter is no mapping.
-        ValueError: An operator is unknown or has a wrong operand, or the filter is nested too deeply.
-    """
-    if filter is not None and not isinstance(filter, Mapping):
-        raise TypeError(f"filter={shown(filter)}: a filter is a dict of metadata keys")
-    if not filter:
-        return None
-    config.check_nesting("filter", filter)
-    tests = [(key, *test) for key, wanted in filter.items() for test in _operators(key, wanted).items()]
-    return lambda metadata: all(_holds(metadata, *test) for test in tests)

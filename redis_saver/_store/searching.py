@@ -1,23 +1,18 @@
-"""Searches by order, filter or similarity, in one partition or in many.
-
-Filters compare typed values, with the operators of LangGraph's `SearchOp`. Where LangGraph leaves their meaning open,
-they work as in `InMemoryStore`. A missing key equals None. A dict without operators matches a dict that has at least
-these keys. A list matches a list of the same length, element by element.
-"""
+"""Searches by order, filter or similarity, in one partition or in many."""
 
 from __future__ import annotations
 
 import heapq
-import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from langgraph.store.base import SearchOp
 
-from redis_saver._common import config
+from redis_saver._common import config, filters
 from redis_saver._common.display import shown
+from redis_saver._common.filters import Predicate
 from redis_saver._common.store_names import PARTITION_LABELS
 from redis_saver._engine.requests import Operation
 from redis_saver._storage.skipping import Skipping
@@ -29,7 +24,6 @@ from redis_saver._store.scripts import refresh_ttls, together, windows
 from redis_saver._store.writing import clean
 from redis_saver.errors import reading_store
 
-Matches: TypeAlias = Callable[[Any], bool]
 _MANY = 10**15
 """Maximum of `limit` and `offset`: more items than any store has, and few enough for Redis."""
 
@@ -37,7 +31,7 @@ _MANY = 10**15
 class _Search(NamedTuple):
     """Arguments of a search with a query or a filter, or of several partitions."""
 
-    matches: Matches | None
+    matches: Predicate | None
     """The filter."""
     query: str | None
     texts: Texts
@@ -46,13 +40,13 @@ class _Search(NamedTuple):
     """Maximum number of hits, including those that `offset` skips."""
 
 
-def check(op: SearchOp) -> tuple[tuple[str, ...], Matches | None]:
+def check(op: SearchOp) -> tuple[tuple[str, ...], Predicate | None]:
     """Check the arguments of a search. Returns the labels of its namespace, and its filter.
 
     Raises:
         TypeError, ValueError: An argument is invalid.
     """
-    labels, matches = check_labels(op.namespace_prefix, "namespace_prefix"), compile_filter(op.filter)
+    labels, matches = check_labels(op.namespace_prefix, "namespace_prefix"), filters.of_items(op.filter)
     for name, number in (("limit", op.limit), ("offset", op.offset)):
         config.number(name, number, 0, whole=True)
     return labels, matches
@@ -176,102 +170,3 @@ def _nearest(context: StoreContext, place: Place, mirror: reading.Mirror, wanted
         unscored = islice(_matching(context, place, wanted, others), wanted.most - len(hits))
         hits += [Hit(partition, entry) for entry in unscored]
     return hits
-
-
-# -- filters
-
-
-def compile_filter(filter: Any) -> Matches | None:
-    """Make a predicate on values from a filter. None if the filter is empty.
-
-    Raises:
-        TypeError: The filter is no mapping.
-        ValueError: An operator is unknown, or the filter is nested too deep.
-    """
-    if filter is not None and not isinstance(filter, Mapping):
-        raise TypeError(f"filter={shown(filter)}: a filter is a dict of keys of the value")
-    if not filter:
-        return None
-    config.check_nesting("filter", filter)
-    tests = [(key, _part_test(wanted, key)) for key, wanted in filter.items()]
-    if len(tests) == 1:
-        ((only, test),) = tests
-        if type(wanted := filter[only]) is str:  # the most frequent filter saves a call
-            return lambda value: type(actual := value.get(only)) is str and actual == wanted
-        return lambda value: test(value.get(only))
-    return lambda value: all(test(value.get(key)) for key, test in tests)
-
-
-def _part_test(wanted: Any, path: Any) -> Matches:
-    """Turn a part of a filter into a predicate on the same part of a value."""
-    if isinstance(wanted, Mapping):
-        return _of_mapping(wanted, path)
-    if isinstance(wanted, (list, tuple)):
-        tests = [_part_test(item, path) for item in wanted]
-        return lambda value: (
-            isinstance(value, (list, tuple))
-            and len(value) == len(tests)
-            and all(test(item) for test, item in zip(tests, value, strict=True))
-        )
-    return _equals(wanted)
-
-
-def _of_mapping(wanted: Mapping[Any, Any], path: Any) -> Matches:
-    if any(isinstance(name, str) and name.startswith("$") for name in wanted):
-        for name in wanted:
-            if name not in _OPERATORS:
-                raise ValueError(
-                    f"filter[{shown(path)}]: unknown operator {shown(name)}; known are {' '.join(_OPERATORS)}"
-                )
-        operations = [_OPERATORS[name](operand) for name, operand in wanted.items()]
-        return operations[0] if len(operations) == 1 else lambda value: all(test(value) for test in operations)
-    tests = [(key, _part_test(part, key)) for key, part in wanted.items()]
-    return lambda value: isinstance(value, Mapping) and all(test(value.get(key)) for key, test in tests)
-
-
-def _equals(wanted: Any) -> Matches:
-    return lambda value: equal(value, wanted)
-
-
-def equal(value: Any, other: Any) -> bool:
-    """True if two values are the same in JSON: a bool is not a number, a tuple is a list.
-
-    Values whose comparison is not a bool, such as arrays, are never equal.
-    """
-    if (kind := type(value)) is type(other) and (kind is str or kind is int or kind is float):  # most are
-        return bool(value == other)
-    if isinstance(value, bool) or isinstance(other, bool):
-        return value is other
-    if isinstance(value, Mapping) and isinstance(other, Mapping):
-        return value.keys() == other.keys() and all(equal(part, other[key]) for key, part in value.items())
-    if isinstance(value, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(value) == len(other) and all(equal(left, right) for left, right in zip(value, other, strict=True))
-    return (value == other) is True
-
-
-def _compares(compare: Callable[[Any, Any], bool]) -> Callable[[Any], Matches]:
-    """Make an operator that compares numbers with numbers, and texts with texts. Other values match nothing."""
-
-    def of(operand: Any) -> Matches:
-        kind = _ordered_kind(operand)
-        if kind is None:
-            return lambda _: False
-        return lambda value: _ordered_kind(value) is kind and compare(value, operand)
-
-    return of
-
-
-def _ordered_kind(value: Any) -> type | None:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float
-    return str if isinstance(value, str) else None
-
-
-_OPERATORS: dict[str, Callable[[Any], Matches]] = {
-    "$eq": _equals,
-    "$ne": lambda operand: lambda value: not equal(value, operand),
-    "$gt": _compares(operator.gt),
-    "$gte": _compares(operator.ge),
-    "$lt": _compares(operator.lt),
-    "$lte": _compares(operator.le),
-}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -13,10 +15,13 @@ from redis_saver._checkpoint import listing
 from redis_saver._common import config as configs, names
 from redis_saver._engine.requests import Batch, Command, Operation, Page
 from redis_saver._engine.runner import Pump
+from redis_saver._storage.skipping import Skipping
 from redis_saver._tiered.context import WHOLE, Tiers, for_cold
 from redis_saver._tiered.flushing import flush_what_goes
 from redis_saver._tiered.intents import enroll
+from redis_saver._tiered.postgres import is_text
 from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, TieredRequest, TieredStream
+from redis_saver._tiered.sealing import IN_THE_OPEN
 from redis_saver.errors import ThreadDamaged
 
 
@@ -33,15 +38,15 @@ def list_checkpoints(
     only in hot. If both tiers are needed, all results are gathered first. Hot's results are ignored for threads with a
     write intent.
     """
-    return _list(tiers, listing.query(config, filter, before, limit), filter, _Listed(tiers, before, limit))
+    return _list(tiers, listing.query(config, filter, before, limit), before, _understood(tiers, filter))
 
 
 def _list(
-    tiers: Tiers, query: listing.Query, filter: Mapping[str, Any] | None, listed: _Listed
+    tiers: Tiers, query: listing.Query, before: RunnableConfig | None, filter: Mapping[str, Any] | None
 ) -> TieredStream[CheckpointTuple]:
     if query.limit == 0:
         return
-    config = query.config
+    config, listed = query.config, _Listed(tiers, query, before)
     thread = None if config is None else configs.thread_id(config)
     lagging: list[str] = []
     has_all = tiers.flush_queue is None or tiers.flush_queue.history == "all"
@@ -55,19 +60,24 @@ def _list(
                 lagging.append(name)
     except HotFailed:  # the next request to hot counts it
         pass
-    cold = ColdCall("list", (config and for_cold(config, ns=False),), {"filter": filter})
+    is_sealed = tiers.hot.data_keys is not None  # `_list_by_cold` opens what cold returns
+    call = ColdCall("list", (config and for_cold(config, ns=False),), {"filter": filter}, is_sealed=is_sealed)
     if has_all:
-        yield from _list_by_cold(tiers, cold, listed)
+        yield from _list_by_cold(tiers, call, query, listed)
         return
-    enough = None if listed.left is None or lagging else listed.left + listed.more
-    in_cold = yield cold.with_options(before=listed.before, limit=enough)
+    of_cold = copy.copy(listed)
+    if lagging:
+        of_cold.left = None
+    stream: Any = _list_by_cold(tiers, call, query, of_cold)
+    in_cold = yield from listing.collect(stream)
     with_intents = yield from _with_intents(tiers, thread)
     try:
         in_hot = yield from listing.collect(listing.list_checkpoints(tiers.hot, listed.rest_of(query)))
     except ThreadDamaged:  # the next reader repairs it
         in_hot = []
     believed = yield from _not_removed(tiers, in_cold, lagging)
-    believed += [saved for saved in in_hot if configs.thread_id(saved.config) not in with_intents]
+    believed = yield from _not_changed(tiers, query, believed, {*lagging} - with_intents)
+    believed += [saved for saved in listed.unread(in_hot) if configs.thread_id(saved.config) not in with_intents]
     both = {configs.address(saved.config): saved for saved in believed}
     yield listed.page(sorted(both.values(), key=lambda saved: saved.checkpoint["id"], reverse=True))
 
@@ -90,37 +100,66 @@ def _not_removed(
     return [saved for of_thread in by_thread.values() for saved in of_thread]
 
 
-class _Listed:
-    """Position of a list, from which either tier can continue: the last id, and the results listed with that id."""
+def _not_changed(
+    tiers: Tiers, query: listing.Query, in_cold: list[CheckpointTuple], lagging: Collection[str]
+) -> Operation[list[CheckpointTuple]]:
+    """Leave out checkpoints that were put again, with metadata that no longer match. Cold still has the older ones."""
+    if query.matches is None:
+        return in_cold
+    changed = set[configs.Address]()
+    for thread in lagging:
+        wanted = [address for saved in in_cold if (address := configs.address(saved.config)).thread_id == thread]
+        with suppress(ThreadDamaged):  # the next reader repairs it
+            in_hot = yield from listing.loaded(tiers.hot, thread, wanted)
+            changed |= {configs.address(saved.config) for saved in in_hot if not query.matches(saved.metadata)}
+    return [saved for saved in in_cold if configs.address(saved.config) not in changed]
 
-    def __init__(self, tiers: Tiers, before: RunnableConfig | None, limit: int | None) -> None:
-        self._tiers, self.before, self.left = tiers, before, limit
+
+class _Listed:
+    """Position in a list, from which either tier can continue: the last id, and the checkpoints read with this id."""
+
+    def __init__(self, tiers: Tiers, query: listing.Query, before: RunnableConfig | None) -> None:
+        self._tiers, self.before, self.left = tiers, before, query.limit
+        self._has_namespace = query.config is not None and configs.namespace(query.config) is not None
         self._last_id: str | None = None
         self._at_last = set[configs.Address]()
 
     @property
     def more(self) -> int:
-        """Number of results on the next page that this listing may have returned already."""
+        """Number of checkpoints on the next page that may have been read already."""
         return len(self._at_last)
 
-    def page(self, results: Sequence[CheckpointTuple]) -> Page[CheckpointTuple]:
-        """Return a page without the results that were already listed."""
-        new = [saved for saved in results if configs.address(saved.config) not in self._at_last][: self.left]
-        for saved in new:
+    def unread(self, rows: Sequence[CheckpointTuple]) -> list[CheckpointTuple]:
+        """Return the checkpoints that were not read before."""
+        return [saved for saved in rows if configs.address(saved.config) not in self._at_last]
+
+    def move(self, rows: Sequence[CheckpointTuple]) -> None:
+        """Move below checkpoints that were read."""
+        at_last = set(self._at_last)  # a copy of this position may share the other one
+        for saved in rows:
             if (checkpoint_id := saved.checkpoint["id"]) != self._last_id:
                 if self._last_id is not None:
                     self.before = configs.to_config("", "", self._last_id)
                 self._last_id = checkpoint_id
-                self._at_last.clear()
-            thread, ns, _ = address = configs.address(saved.config)
-            self._at_last.add(address)
-            self._tiers.saw(thread, ns, checkpoint_id)
+                at_last.clear()
+            at_last.add(configs.address(saved.config))
+        if rows and self._has_namespace:  # its ids are unique, so nothing is read again
+            self.before, self._last_id = configs.to_config("", "", rows[-1].checkpoint["id"]), None
+            at_last.clear()
+        self._at_last = at_last
+
+    def page(self, results: Sequence[CheckpointTuple]) -> Page[CheckpointTuple]:
+        """Return a page with as many of these results as are left to list."""
+        results = results[: self.left]
+        for saved in results:
+            thread, ns, checkpoint_id = configs.address(saved.config)
+            self._tiers.saw(thread, ns, checkpoint_id or "")
         if self.left is not None:
-            self.left -= len(new)
-        return Page(new)
+            self.left -= len(results)
+        return Page(results)
 
     def rest_of(self, query: listing.Query) -> listing.Query:
-        """Return the query for the rest, including the `more` results that may have been listed already."""
+        """Return the query for the rest, including the `more` checkpoints that may have been read already."""
         before = None if self.before is None else configs.checkpoint_id(self.before)
         return query._replace(before=before, limit=None if self.left is None else self.left + self.more)
 
@@ -138,7 +177,9 @@ def _list_by_hot_alone(
             with pump:
                 pump.reply = yield step
         elif (yield from _is_whole(keys)):
-            yield listed.page(step.items)
+            results = listed.unread(step.items)
+            listed.move(results)
+            yield listed.page(results)
         else:
             return False
     return (yield from _is_whole(keys))
@@ -148,21 +189,54 @@ PER_PAGE = 100
 """Maximum number of checkpoints per call of cold."""
 
 
-def _list_by_cold(tiers: Tiers, cold: ColdCall, listed: _Listed) -> TieredStream[CheckpointTuple]:
+def _understood(tiers: Tiers, filter: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the conditions of a filter that Postgres answers as this process does.
+
+    These are texts and small integers. True equals 1 here and not in JSON, and larger integers may equal floats there
+    that are others here. With `encryption=` Postgres knows only some keys.
+    """
+    if not (tiers.cold_is_postgres and filter):
+        return None
+    known = filter if tiers.hot.data_keys is None else IN_THE_OPEN
+    return {key: wanted for key, wanted in filter.items() if key in known and _is_alike(key, wanted)}
+
+
+def _is_alike(key: object, wanted: object) -> bool:
+    is_number = type(wanted) is int and wanted not in (0, 1) and abs(wanted) <= 2**53
+    return (is_number or _is_text(wanted)) and _is_text(key)
+
+
+def _is_text(value: object) -> bool:
+    return type(value) is str and is_text(value)
+
+
+def _list_by_cold(tiers: Tiers, call: ColdCall, query: listing.Query, listed: _Listed) -> TieredStream[CheckpointTuple]:
     """List from cold with one call per page, because an open call would hold a connection while the caller works.
 
-    A page continues below the last id. So there is only one page unless cold is known to list by id.
+    A page ends where cold ends it, whatever matches here, and the next one continues below its last id. If many do not
+    match, pages grow. Unless cold is known to list by id there is a single page: if too few rows match, cold is asked
+    again, for twice as many.
     """
-    while listed.left is None or listed.left > 0:
-        limit = listed.left
-        if tiers.lists_by_id:
-            limit = PER_PAGE if limit is None else min(PER_PAGE, limit)
-        if limit is not None:
-            limit += listed.more
-        results = yield cold.with_options(before=listed.before, limit=limit)
-        yield listed.page(results)
-        if not tiers.lists_by_id or len(results) < (limit or 0):
-            return
+    size = listed.left
+    with Skipping(tiers.hot.data_keys, names_one=query.config is not None) as skipping:
+        while listed.left is None or listed.left > 0:
+            if tiers.lists_by_id:
+                size = min(size or PER_PAGE, PER_PAGE)
+            limit = None if size is None else size + listed.more
+            rows = yield call.with_options(before=listed.before, limit=limit)
+            is_last = limit is None or len(rows) < limit
+            rows = listed.unread(rows)
+            results = (yield ColdCall("opened", (rows, skipping))) if call.is_sealed else rows
+            if query.matches is not None:
+                results = [saved for saved in results if query.matches(saved.metadata)]
+            if not (is_last or tiers.lists_by_id) and len(results) < (listed.left or 0):
+                size = size and 2 * size
+                continue
+            listed.move(rows)
+            yield listed.page(results)
+            if is_last or not tiers.lists_by_id:
+                return
+            size = (size and 2 * size) if len(results) < len(rows) else listed.left
 
 
 def _with_intents(tiers: Tiers, thread: str | None) -> Operation[set[str]]:

@@ -255,7 +255,7 @@ def describe_threads(thread_ids: Sequence[str]) -> Statements[list[ThreadInfo]]:
     Skips names with a NUL or a lone surrogate, because Postgres refuses them in a query.
     """
     names = ("thread_id", "checkpoint_id", "ts", "checkpoints", "bytes", "pending")
-    rows = yield _DESCRIBE, ([INTERRUPT, ERROR], [name for name in thread_ids if _is_text(name)])
+    rows = yield _DESCRIBE, ([INTERRUPT, ERROR], [name for name in thread_ids if is_text(name)])
     return [info_of(*(row[name] for name in names)) for row in rows]
 
 
@@ -268,7 +268,8 @@ def info_of(
     return ThreadInfo(thread, checkpoint_id, updated_at, checkpoints, int(size), None, False, interrupted, failed)
 
 
-def _is_text(name: str) -> bool:
+def is_text(name: str) -> bool:
+    """True if Postgres takes a text, in JSON too: it has no NUL and no lone surrogate."""
     return "\0" not in name and not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 

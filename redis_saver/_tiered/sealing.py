@@ -26,7 +26,6 @@ from langgraph.checkpoint.serde.types import TASKS
 
 from redis_saver._checkpoint import rotating
 from redis_saver._checkpoint.delta import COUNTERS
-from redis_saver._checkpoint.listing import compile_filter
 from redis_saver._common import config as configs
 from redis_saver._common.display import shown
 from redis_saver._engine.lockstep import together
@@ -203,28 +202,19 @@ class SealedCold:
         return opened.saved
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Tiered[Sequence[CheckpointTuple]]:
-        """List checkpoints. A filter on metadata that cold does not see is applied here, so cold returns all.
-
-        If threads are skipped because their keys are unavailable, cold is asked for twice as many.
-        """
-        asked = options.get("filter") or {}
-        matches = compile_filter({key: wanted for key, wanted in asked.items() if key not in IN_THE_OPEN})
-        options["filter"] = {key: wanted for key, wanted in asked.items() if key in IN_THE_OPEN} or None
-        limit = options.pop("limit", None)
-        more = None if matches else limit
+        """List checkpoints."""
+        rows = yield ColdCall("list", (config,), options, is_sealed=True)
         with Skipping(self._keys, names_one=config is not None) as skipping:
-            while True:
-                call = ColdCall("list", (config,), options, is_sealed=True)
-                page = yield call if more is None else call.with_options(limit=more)
-                yield from self._load_keys(page, skipping)
-                checkpoints = list[CheckpointTuple]()
-                for saved in page:
-                    opened = yield from skipping.each(configs.thread_id(saved.config), self._opened(saved))
-                    if opened and (matches is None or matches(opened.saved.metadata)):
-                        checkpoints.append(opened.saved)
-                if more is None or len(page) < more or len(checkpoints) >= limit:
-                    return checkpoints[:limit]
-                more *= 2
+            return (yield from self.opened(rows, skipping))
+
+    def opened(self, rows: Sequence[CheckpointTuple], skipping: Skipping) -> Tiered[Sequence[CheckpointTuple]]:
+        """Open checkpoints that cold listed, except those of skipped threads."""
+        yield from self._load_keys(rows, skipping)
+        found = list[CheckpointTuple]()
+        for saved in rows:
+            opened = yield from skipping.each(configs.thread_id(saved.config), self._opened(saved))
+            found += [opened.saved] if opened else []
+        return found
 
     def _load_keys(self, page: Sequence[CheckpointTuple], skipping: Skipping) -> Tiered[None]:
         """Load the data keys of a page. The provider gets several questions at a time."""

@@ -74,6 +74,7 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str], *, force: bool = False
         ThreadBusy: Others kept writing such a thread, so its coalesced checkpoints could not be flushed first.
         NotImplementedError: Cold cannot delete by run. Nothing was deleted.
     """
+    run_ids = [run.replace("\0", "") for run in run_ids]  # as LangGraph stores them
     members, begun, concerned = [names.run(run) for run in run_ids], list[Intent](), set[str]()
     for run in run_ids:  # also threads that a reader may be bringing to hot
         of_run = yield ColdCall("list", (None,), {"filter": {"run_id": run}}, is_sealed=True)
@@ -107,7 +108,7 @@ def _check_unneeded(tiers: Tiers, thread_ids: Sequence[str], run_ids: Sequence[s
     if tiers.cold_is_postgres:
         yield ColdCall("check_unneeded", (thread_ids, run_ids))
         return
-    runs = {run.replace("\0", "") for run in run_ids}
+    runs = {*run_ids}
     for thread in thread_ids:
         saved = yield ColdCall("list", ({"configurable": {"thread_id": thread}},), is_sealed=True)
         _check_children({config.address(one.config)[1:]: one for one in saved}, runs)
@@ -320,6 +321,7 @@ def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[
 
 def _roll_back_by_run(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[None]:
     """Remove a run from a cold saver that can only delete by run. Hot drops the thread."""
+    run_id = run_id.replace("\0", "")  # as LangGraph stores it
     of_run = yield ColdCall("list", (None,), {"filter": {"run_id": run_id}}, is_sealed=True)
     if others := sorted({config.thread_id(saved.config) for saved in of_run} - {thread}):
         raise NotImplementedError(

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from langgraph.store.base import InvalidNamespaceError, Item, Op, Result, SearchItem, SearchOp
 
-from redis_saver._common import forks
+from redis_saver._common import filters, forks
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog, log_text
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, with_notes
@@ -26,7 +26,6 @@ from redis_saver._store.context import Place, StoreContext, check_labels, namesp
 from redis_saver._store.index_config import Texts
 from redis_saver._store.items import Entry, encode_value
 from redis_saver._store.scripts import ask, together, windows
-from redis_saver._store.searching import compile_filter
 from redis_saver._store.writing import DELETION, clean, put, split
 from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, best_effort, is_out_of_memory
 from redis_saver.errors import (
@@ -374,7 +373,7 @@ def _take_page(
 
 def _search(tiers: StoreTiers, place: Place, op: SearchOp, mirror: reading.Mirror) -> list[SearchItem]:
     """Search a complete partition, newest first by cold's times, then by namespace and key."""
-    matches, partition = compile_filter(op.filter), place.partition
+    matches, partition = filters.of_items(op.filter), place.partition
     entries = [
         entry
         for entry in mirror.entries.values()

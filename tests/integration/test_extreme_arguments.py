@@ -17,7 +17,7 @@ from tests.support.uniform import Target, Uniform
 
 from redis_saver import AsyncTieredSaver, RedisCache, TieredSaver
 from redis_saver._common.config import MAX_INT
-from redis_saver._checkpoint.listing import compile_filter
+from redis_saver._common import filters
 
 HUGE = 10**400
 UNSPEAKABLE = 10**5000
@@ -262,6 +262,6 @@ def test_shared_parts_do_not_make_a_filter_deeper() -> None:
     shared: Any = "end"
     for _ in range(50):
         shared = [shared, shared]
-    matches = compile_filter({"a": shared})
+    matches = filters.of_metadata({"a": shared})
     assert matches is not None
     assert not matches(checkpoint())  # type: ignore[arg-type]

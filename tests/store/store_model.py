@@ -10,7 +10,7 @@ from tests.support.stores import later
 from tests.support.uniform import Target
 
 from redis_saver import Conflict
-from redis_saver._store.searching import compile_filter
+from redis_saver._common import filters
 
 LABELS = ["a", "b", "a/b", "%2F", "{x}", "*", "\1", "é", "a\1"]
 KEYS = ["k", "l", "", "@state", "a\0b", "\ud800", "{k}", "10", "1"]
@@ -46,7 +46,7 @@ class Model:
         return (*name, one["value"], one["created"], one["version"])
 
     def search(self, op: SearchOp) -> list[Any]:
-        matches = compile_filter(op.filter) or (lambda _: True)
+        matches = filters.of_items(op.filter) or (lambda _: True)
         prefix = op.namespace_prefix
         found = [n for n, one in self.items.items() if n[0][: len(prefix)] == prefix and matches(one["value"])]
         found.sort(key=lambda name: (-self.items[name]["version"], name))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 import pytest
 from langgraph.store.memory import InMemoryStore
 from tests.support.uniform import Uniform
 
-from redis_saver._store.searching import compile_filter
+from redis_saver._common import filters
 
 pytestmark = pytest.mark.also_on(cluster="sync", fakeredis="async")
 
@@ -62,26 +64,40 @@ MISSING: Any = object()
     ],
 )
 def test_a_filter_compares_by_type_and_operator(value: Any, wanted: Any, expected: bool) -> None:
-    matches = compile_filter({"a": wanted})
+    matches = filters.of_items({"a": wanted})
     assert matches is not None
     assert matches({} if value is MISSING else {"a": value}) is expected
 
 
-def test_incomparable_values_do_not_match_and_do_not_raise() -> None:
+@pytest.mark.parametrize("compiled", [filters.of_items, filters.of_metadata])
+def test_incomparable_values_do_not_match_and_do_not_raise(compiled: Any) -> None:
     import numpy
 
-    for wanted in (1, "x", [1, 2], {"$gt": 1}, {"b": 1}, {"$eq": "x"}):
-        matches = compile_filter({"a": wanted})
-        assert matches is not None and not matches({"a": numpy.array([1, 2])})
+    for value in (numpy.array([1, 2]), Decimal("NaN"), object()):
+        for wanted in (1, "x", [1, 2], {"$gt": Decimal(1)}, {"$lt": 1}, {"b": 1}, {"$eq": "x"}):
+            assert not compiled({"a": wanted})({"a": value})
+
+
+def test_equal_values_of_other_types_match() -> None:
+    import numpy
+
+    class Kind(str, Enum):
+        X = "x"
+
+    for compiled in (filters.of_items, filters.of_metadata):
+        for value, wanted in ((numpy.float64(1), 1), (Kind.X, "x"), ("x", Kind.X)):
+            for filter in ({"a": wanted}, {"a": wanted, "b": None}):
+                matches = compiled(filter)
+                assert matches is not None and matches({"a": value})
 
 
 def test_an_empty_filter_is_none_and_an_invalid_one_raises() -> None:
-    assert compile_filter(None) is compile_filter({}) is None
+    assert filters.of_items(None) is filters.of_items({}) is None
     for mistake in ({"a": {"$in": [1]}}, {"a": {"$gt": 1, "b": 2}}, {"a": {"b": {"$like": "x"}}}, {"a": [{"$x": 1}]}):
         with pytest.raises(ValueError, match=r"unknown operator .*known are \$eq"):
-            compile_filter(mistake)
+            filters.of_items(mistake)
     with pytest.raises(TypeError, match="a filter is a dict"):
-        compile_filter([("a", 1)])
+        filters.of_items([("a", 1)])
 
 
 def some(chance: random.Random, depth: int = 2) -> Any:
@@ -117,7 +133,7 @@ def test_random_filters_match_like_in_memory_store(seed: int) -> None:
         filter = some_filter(chance, value)
         memory = InMemoryStore()
         memory.put(("a",), "k", value)
-        matches = compile_filter(filter)
+        matches = filters.of_items(filter)
         found = bool(memory.search(("a",), filter=filter))
         assert matches is None or matches(value) == found, (value, filter)
         matched += found

@@ -12,6 +12,7 @@ from tests.support.tiering import BEHIND, Tiers, drained
 from tests.support.uniform import Uniform
 
 from redis_saver._client.asking import AT_ONCE
+from redis_saver._tiered import listing
 from redis_saver.encryption import Encryption
 from redis_saver.errors import KeyUnavailable
 
@@ -39,8 +40,9 @@ async def without_globex(tiers: Tiers, options: Any, cold: Any = None, **setting
     ids=["both", "cold", "memory", "write-behind", "dirty"],
 )
 async def test_a_list_of_all_threads_skips_those_without_a_key_if_told_so(
-    tiers: Tiers, options: Any, place: str
+    tiers: Tiers, options: Any, place: str, monkeypatch: Any
 ) -> None:
+    monkeypatch.setattr(listing, "PER_PAGE", 2)
     cold = InMemorySaver() if place == "memory" else None
     await filled(tiers, options, cold, drains=place != "dirty")
     for thread in THREADS if place == "cold" else ():
