@@ -19,18 +19,20 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.base.id import uuid6
 
 from redis_saver._checkpoint import checking
-from redis_saver._checkpoint.saver import Saver
+from redis_saver._checkpoint.saver import Saver, with_context
 from redis_saver._common import config as configs, forks, names, postgres
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.config import Address
 from redis_saver._common.logs import log_text
 from redis_saver._engine.requests import Call, Command, Operation
 from redis_saver._storage import codec
+from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import unpack
 from redis_saver._storage.keys import keyed
 from redis_saver._tiered import scripts
 from redis_saver._tiered.backlog import BacklogCount, Counts, FlushQueue
+from redis_saver._tiered.carrying import Carrier
 from redis_saver._tiered.in_cold import InCold
 from redis_saver._tiered.requests import ColdCall, Tiered, attempt
 from redis_saver.errors import EncodeError, LimitExceeded, decoding
@@ -44,6 +46,8 @@ WHOLE = b"@complete"
 """Field that marks a thread as complete in hot."""
 _MAX_ITEMS, _MAX_NAME_BYTES = 10_000, 4 * 2**20
 """Bounds of each cache of threads. A forgotten entry is read again."""
+_FLUSHER_CACHE_BYTES = 16_000_000
+"""Size of the flusher's own chunk cache in bytes."""
 _MAX_NAMESPACES = 50
 """Maximum number of remembered fills per thread."""
 _LISTS_BY_ID = ("langgraph.checkpoint.postgres", "langgraph.checkpoint.sqlite")
@@ -139,21 +143,24 @@ class Tiers:
 
     flush_queue: FlushQueue | None = None
     """None: write-through."""
+    carries: bool = False
+    """True for an operation that carries what it reads."""
 
     def __init__(
-        self, hot: Saver[Any], opaque_hot: Context, cold: BaseCheckpointSaver[Any], in_cold: InCold, verify: Verify
+        self, hot: Saver[Any], cold: BaseCheckpointSaver[Any], carrier: Carrier, in_cold: InCold, verify: Verify
     ) -> None:
         """Start with empty caches.
 
         Args:
             hot: The hot saver.
-            opaque_hot: Hot with the serializer of flushers.
             cold: The cold saver.
+            carrier: How values are carried between them.
             in_cold: This process's memory of encrypted checkpoints in cold.
             verify: As for `saver.TwoTiers`.
         """
-        self._hot, self.in_cold = hot, in_cold
-        self.opaque_hot, self.verify = opaque_hot, verify
+        self._hot, self.carrier, self.in_cold, self.verify = hot, carrier, in_cold, verify
+        self.opaque_hot: Context = self.packed_hot._replace(chunk_cache=ChunkCache(_FLUSHER_CACHE_BYTES))
+        """Hot for flushers."""
         self.cold_is_postgres: bool = postgres.has_history(cold)
         """True if cold is LangGraph's Postgres saver with known tables (`postgres.py`)."""
         self.lists_by_id: bool = any(kind.__module__.startswith(_LISTS_BY_ID) for kind in type(cold).__mro__)
@@ -180,10 +187,26 @@ class Tiers:
         """Return the text of an error for logs, stats and refused records. It quotes no value if hot encrypts."""
         return log_text(error, is_encrypted=self.hot.data_keys is not None)
 
-    def over(self, hot: Saver[Any]) -> Tiers:
+    @property
+    def packed_hot(self) -> Context:
+        """The hot saver's context with the serializer that carries."""
+        return self.hot._replace(serde=self.carrier.hot_serde)
+
+    def for_cold(self, saved: CheckpointTuple) -> CheckpointTuple:
+        """Decode a carried checkpoint of hot except its values, because cold may store those parts as JSON."""
+        with decoding("{}", configs.address(saved.config)):
+            return self.carrier.with_open_parts(saved, self.hot.serde)
+
+    def over(self, hot: Saver[Any], carrier: Carrier) -> Tiers:
         """Return the same tiers over a clone of hot. Both share all caches."""
         clone = copy.copy(self)
-        clone._hot = hot  # noqa: SLF001 - it is of this class
+        clone._hot, clone.carrier = hot, carrier  # noqa: SLF001 - it is of this class
+        return clone
+
+    def packed(self) -> Tiers:
+        """Return the same tiers for an operation that carries what it reads."""
+        clone = self.over(with_context(self._hot, self.packed_hot), self.carrier)
+        clone.carries = True
         return clone
 
 

@@ -55,7 +55,7 @@ def _list(
                 lagging.append(name)
     except HotFailed:  # the next request to hot counts it
         pass
-    cold = ColdCall("list", (config and for_cold(config, ns=False),), {"filter": filter})
+    cold = ColdCall("list", (config and for_cold(config, ns=False),), {"filter": filter}, tiers.carries)
     if has_all:
         yield from _list_by_cold(tiers, cold, listed)
         return

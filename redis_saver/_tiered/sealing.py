@@ -70,7 +70,6 @@ class SealedCold:
         data_keys: DataKeys,
         known: InCold,
         serde: SerializerProtocol,
-        packed: SerializerProtocol,
         *,
         is_sql: bool,
     ) -> None:
@@ -80,13 +79,12 @@ class SealedCold:
             hot: The hot saver.
             data_keys: Its data keys.
             known: This process's memory of cold.
-            serde: Cold's serializer, which decodes.
-            packed: The serializer of the values that are stored: cold's, or that of flushers.
+            serde: The serializer of what is in envelopes: cold's, or one that carries (`carrying.py`).
             is_sql: True if cold stores only new versions of values, and keeps the first parent of a checkpoint
                 (LangGraph's Postgres saver).
         """
         self._hot, self._keys, self._known = hot, data_keys, known
-        self._serde, self._packed, self._is_sql = serde, packed, is_sql
+        self._serde, self._is_sql = serde, is_sql
 
     def call(self, request: ColdCall) -> Tiered[Any] | None:
         """Return the operation in place of a call. None if the call has no values."""
@@ -112,7 +110,7 @@ class SealedCold:
         for channel, value in checkpoint["channel_values"].items():
             is_new, version = channel in new_versions, new_versions.get(channel, versions.get(channel))
             if not self._is_sql or is_new:
-                values[channel] = seal(cipher, self._packed, value, "value", thread, ns, channel, str(version))
+                values[channel] = seal(cipher, self._serde, value, "value", thread, ns, channel, str(version))
             else:
                 values[channel] = type(value)(MAGIC) if is_snapshot(value) else MAGIC  # Postgres has it, if anybody
             if version == versions.get(channel, versions) and (is_new or known.get(channel, known) == version):
@@ -161,7 +159,7 @@ class SealedCold:
             order = [task_path, str(WRITES_IDX_MAP.get(channel, index)), str(regular)]
             if call is not None and WRITES_IDX_MAP.get(channel) in PAIR:
                 order.append(call.sealed.hex())
-            sealed.append((channel, seal(cipher, self._packed, value, *place, channel, *order)))
+            sealed.append((channel, seal(cipher, self._serde, value, *place, channel, *order)))
         yield ColdCall("put_writes", (_named(thread, ns, checkpoint_id), sealed, task_id, task_path), is_sealed=True)
         self._keys.note_writes(cipher, ns, checkpoint_id or "", digests_of([(task_id, write[0]) for write in writes]))
 
