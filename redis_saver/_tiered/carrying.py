@@ -169,7 +169,7 @@ def _needs_blob(value: Any, *, is_new: bool) -> bool:
         return False
     if isinstance(value, float) and value - value != 0:  # NaN and infinity
         return True
-    if isinstance(value, str) and ("\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value)):
+    if isinstance(value, str) and not postgres.is_text(value):
         return True
     return is_new and type(value) not in (str, int, bool)
 

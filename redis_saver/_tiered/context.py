@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from contextlib import suppress
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 from uuid import uuid4
 
 from langchain_core.runnables import RunnableConfig
@@ -13,8 +14,10 @@ from langgraph.checkpoint.base import (
     BaseCheckpointSaver,
     ChannelVersions,
     Checkpoint,
+    CheckpointMetadata,
     CheckpointTuple,
     PendingWrite,
+    get_checkpoint_metadata,
 )
 from langgraph.checkpoint.base.id import uuid6
 
@@ -188,6 +191,11 @@ class Tiers:
         return log_text(error, is_encrypted=self.hot.data_keys is not None)
 
     @property
+    def reads_by_ids(self) -> bool:
+        """True if cold compares ids to read a history. With encryption, parents are followed (`sealing.py`)."""
+        return self.cold_is_postgres and self.hot.data_keys is None and self.carrier.has_twins
+
+    @property
     def packed_hot(self) -> Context:
         """The hot saver's context with the serializer that carries."""
         return self.hot._replace(serde=self.carrier.hot_serde)
@@ -234,6 +242,19 @@ def for_cold(config: RunnableConfig, *, ns: bool = True) -> RunnableConfig:
     return converted
 
 
+def metadata_of(tiers: Tiers, config: RunnableConfig, metadata: CheckpointMetadata) -> CheckpointMetadata:
+    """Return the metadata of a checkpoint to put, with those of its config, as both tiers will return them.
+
+    LangGraph's savers for Postgres and SQLite store them as JSON, and for Postgres without the key `writes`. Metadata
+    that cannot be JSON stay as they are, and cold decides.
+    """
+    merged = get_checkpoint_metadata(for_cold(config), metadata)
+    if tiers.lists_by_id:
+        with suppress(TypeError, ValueError, RecursionError):
+            return cast("CheckpointMetadata", postgres.as_json({k: v for k, v in merged.items() if k != "writes"}))
+    return merged
+
+
 @keyed()
 def task_paths_in_hot(hot: Context, thread: str, checkpoints: Iterable[CheckpointTuple]) -> Operation[TaskPaths]:
     """Read from hot the known paths of tasks with pending writes."""
@@ -263,17 +284,19 @@ def calls_for(checkpoint_tuple: CheckpointTuple, thread: str, paths: TaskPaths) 
     Args:
         checkpoint_tuple: The checkpoint.
         thread: The thread.
-        paths: The paths of its tasks. The writes of a task without a path keep their position.
+        paths: The paths of its tasks. If they do not give the order in which cold returned the writes, paths that sort
+            so replace them.
     """
     _, ns, checkpoint_id = configs.address(checkpoint_tuple.config)
     stored = configs.to_config(thread, ns, checkpoint_id or "")
     yield to_put(checkpoint_tuple, thread, versions_of_values(checkpoint_tuple.checkpoint))
-    for order, (task, writes) in enumerate(by_task(checkpoint_tuple.pending_writes or ()).items()):
-        special = [write for write in writes if write[0] in WRITES_IDX_MAP]
-        regular = [write for write in writes if write[0] not in WRITES_IDX_MAP]
-        path = paths.get((ns, checkpoint_id or "", task), f"{order:08}")
-        for some in filter(None, (regular, special)):
-            yield ColdCall("put_writes", (stored, some, task, path))
+    groups: dict[tuple[str, bool], list[tuple[str, Any]]] = {}
+    for task, channel, value in checkpoint_tuple.pending_writes or ():
+        groups.setdefault((task, channel not in WRITES_IDX_MAP), []).append((channel, value))
+    known = [(paths.get((ns, checkpoint_id or "", task)), task, is_regular) for task, is_regular in groups]
+    is_ordered = all(path is not None for path, _, _ in known) and known == sorted(known)
+    for order, ((task, _), writes) in enumerate(groups.items()):
+        yield ColdCall("put_writes", (stored, writes, task, known[order][0] if is_ordered else f"{order:08}"))
 
 
 def to_put(checkpoint_tuple: CheckpointTuple, thread: str, new_versions: ChannelVersions) -> ColdCall:

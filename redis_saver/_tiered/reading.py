@@ -29,6 +29,7 @@ from redis_saver._tiered import context, requests, scripts
 from redis_saver._tiered.carrying import is_lossy
 from redis_saver._tiered.context import HOT_CANNOT_HAVE, WHOLE, Fill, Tiers, for_cold, newest_of, writes_of
 from redis_saver._tiered.flushing import busy, flush_now, until_busy
+from redis_saver._tiered.guarding import BY_PARENTS
 from redis_saver._tiered.intents import change, enroll, repair
 from redis_saver._tiered.listing import dirty
 from redis_saver._tiered.requests import ColdCall, HotFailed, SingleFlight, Tiered, attempt, best_effort
@@ -221,7 +222,6 @@ def get_delta_channel_history(tiers: Tiers, config: RunnableConfig, channels: Se
     """
     address, damage, basis = configs.address(config), None, None
     thread, keys = address.thread_id, tiers.hot.keyspace.reading_keys(address.thread_id)
-    in_cold = ColdCall("get_delta_channel_history", (), {"config": for_cold(config), "channels": channels}, True)
     try:
         if tiers.verify == "never" or address.checkpoint_id is not None:
             return (yield from with_key(tiers.hot, thread, lambda hot: delta.histories(hot, address, channels, keys)))
@@ -233,7 +233,7 @@ def get_delta_channel_history(tiers: Tiers, config: RunnableConfig, channels: Se
         damage = damaged
     except HotFailed:
         tiers.counts.bypasses += 1
-        return tiers.carrier.opened_history((yield in_cold))
+        return tiers.carrier.opened_history((yield from _history_in_cold(tiers, config, channels)))
     if damage:
         yield from best_effort(tiers, repair(tiers, thread, damage))
     yield from enroll(tiers, thread)
@@ -243,11 +243,24 @@ def get_delta_channel_history(tiers: Tiers, config: RunnableConfig, channels: Se
             basis = None  # cold may still lack records that it refused
     except HotFailed:  # the next request to hot counts it
         basis = None
-    history = yield in_cold
+    history = yield from _history_in_cold(tiers, config, channels)
     if basis is not None and not _is_lossy(history, thread):
         keep: Any = lambda hot: _keep(tiers, hot, address, basis, channels, history)  # noqa: E731
         yield from best_effort(tiers, with_key(tiers.packed_hot, thread, keep, creates=True, config=config))
     return tiers.carrier.opened_history(history)
+
+
+def _history_in_cold(tiers: Tiers, config: RunnableConfig, channels: Sequence[str]) -> Tiered[Any]:
+    """Read packed histories from cold.
+
+    LangGraph's Postgres saver looks for ancestors only below the id of a checkpoint. A worker whose clock was ahead has
+    made a parent with a greater id, so then each parent is followed by a call of its own.
+    """
+    call = ColdCall("get_delta_channel_history", (), {"config": for_cold(config), "channels": channels}, True)
+    thread, ns, _ = configs.address(config)
+    if tiers.reads_by_ids and (yield ColdCall("has_late_parent", (thread, ns))):
+        call = call._replace(method=BY_PARENTS)
+    return (yield call)
 
 
 def _keep(
@@ -278,9 +291,12 @@ def _fill_ancestors(
     while wanted and remaining:
         listed = yield cold.with_options(before=configs.to_config("", "", before))
         page = {saved.checkpoint["id"]: saved for saved in listed}
-        if wanted not in page:
-            return  # removed, or made by a clock that was ahead
-        before = min(page)
+        if wanted not in page:  # removed, or made by a clock that was ahead
+            named = for_cold(configs.to_config(thread, ns, wanted))
+            if (late := (yield ColdCall("get_tuple", (named,), is_packed=True))) is None:
+                return
+            page = {wanted: late}
+        before = min(before, *page)
         while wanted in page and remaining:
             saved = page[wanted]
             if is_lossy(saved):

@@ -35,10 +35,6 @@ MAX_WAITED = 4
 """Maximum number of leases that an operation waits for, as a writer to cold must end in `context.WRITER_GONE`."""
 
 
-def _is_flush(call: ColdCall) -> bool:
-    return call.is_packed and call.method not in ("get_tuple", "list", "get_delta_channel_history")
-
-
 class UnderWay:
     """An operation and its current request."""
 
@@ -56,13 +52,18 @@ class UnderWay:
         if isinstance(request, Call):
             return f"hot {request.script.name}"
         if isinstance(request, ColdCall):
-            return f"{'flushes' if _is_flush(request) else 'ColdCall'} {request.method}"
+            return f"{'flushes' if self._is_flush(request) else 'ColdCall'} {request.method}"
         return type(request).__name__
 
     @property
     def is_fenced_in_cold(self) -> bool:
         """True if it is a flusher about to write to cold, and its claim has expired."""
-        return bool(self.waited) and isinstance(self._request, ColdCall) and _is_flush(self._request)
+        return bool(self.waited) and isinstance(self._request, ColdCall) and self._is_flush(self._request)
+
+    def _is_flush(self, call: ColdCall) -> bool:
+        """True for a write of a flusher. Reads and copies carry, too."""
+        carries = call.method in ("get_tuple", "list", "get_delta_channel_history") or self.what.startswith("copy")
+        return call.is_packed and not carries
 
     def step(self) -> bool:
         """Carry out the current request. Return True if it was the last."""
