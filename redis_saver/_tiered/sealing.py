@@ -18,7 +18,6 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
     DeltaChannelHistory,
     PendingWrite,
-    get_checkpoint_metadata,
     writes_sort_key,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -96,7 +95,7 @@ class SealedCold:
     def put(
         self, config: RunnableConfig, checkpoint: Any, metadata: Any, new_versions: Mapping[str, Any]
     ) -> Tiered[RunnableConfig]:
-        """Store a checkpoint.
+        """Store a checkpoint. Its metadata have those of the config already.
 
         Its head lists the channels whose value cold surely has: the new ones, and those whose version this process put
         or read before. LangGraph also puts values whose version never had one, and cold stores only new versions.
@@ -115,7 +114,7 @@ class SealedCold:
                 values[channel] = type(value)(MAGIC) if is_snapshot(value) else MAGIC  # Postgres has it, if anybody
             if version == versions.get(channel, versions) and (is_new or known.get(channel, known) == version):
                 stored[channel] = version
-        merged: dict[str, Any] = {**get_checkpoint_metadata(config, metadata)}
+        merged: dict[str, Any] = {**metadata}
         rest = {**checkpoint, "channel_values": {}}
         known_writes = self._keys.writes_of(cipher, ns, parent) if COUNTERS in merged and parent else b""
         record = [merged, rest, parent or "", [*stored], known_writes]
