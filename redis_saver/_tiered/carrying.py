@@ -113,7 +113,7 @@ class Carrier:
         return answers
 
     def with_open_parts(self, saved: CheckpointTuple, serde: SerializerProtocol) -> CheckpointTuple:
-        """Decode a carried checkpoint except its values and writes, because cold may store those parts as JSON."""
+        """Decode a carried checkpoint except its values and writes."""
         if not self.is_packed:
             return saved
         values = saved.checkpoint["channel_values"]

@@ -168,6 +168,8 @@ class Tiers:
         """True if cold is LangGraph's Postgres saver with known tables (`postgres.py`)."""
         self.lists_by_id: bool = any(kind.__module__.startswith(_LISTS_BY_ID) for kind in type(cold).__mro__)
         """True if cold is known to list checkpoints by descending id."""
+        self.stores_json: bool = self.lists_by_id
+        """True if cold is known to store metadata as JSON."""
         self.counts: Counts = Counts()
         forks.watch(self.counts)
         self.backlog: BacklogCount = BacklogCount(self.hot.keyspace, self.counts)
@@ -201,7 +203,9 @@ class Tiers:
         return self.hot._replace(serde=self.carrier.hot_serde)
 
     def for_cold(self, saved: CheckpointTuple) -> CheckpointTuple:
-        """Decode a carried checkpoint of hot except its values, because cold may store those parts as JSON."""
+        """Decode a carried checkpoint of hot except its values, if cold stores the other parts as JSON."""
+        if not self.stores_json:
+            return saved
         with decoding("{}", configs.address(saved.config)):
             return self.carrier.with_open_parts(saved, self.hot.serde)
 
@@ -249,7 +253,7 @@ def metadata_of(tiers: Tiers, config: RunnableConfig, metadata: CheckpointMetada
     that cannot be JSON stay as they are, and cold decides.
     """
     merged = get_checkpoint_metadata(for_cold(config), metadata)
-    if tiers.lists_by_id:
+    if tiers.stores_json:
         with suppress(TypeError, ValueError, RecursionError):
             return cast("CheckpointMetadata", postgres.as_json({k: v for k, v in merged.items() if k != "writes"}))
     return merged
@@ -290,9 +294,7 @@ def calls_for(checkpoint_tuple: CheckpointTuple, thread: str, paths: TaskPaths) 
     _, ns, checkpoint_id = configs.address(checkpoint_tuple.config)
     stored = configs.to_config(thread, ns, checkpoint_id or "")
     yield to_put(checkpoint_tuple, thread, versions_of_values(checkpoint_tuple.checkpoint))
-    groups: dict[tuple[str, bool], list[tuple[str, Any]]] = {}
-    for task, channel, value in checkpoint_tuple.pending_writes or ():
-        groups.setdefault((task, channel not in WRITES_IDX_MAP), []).append((channel, value))
+    groups = by_call(checkpoint_tuple.pending_writes or ())
     known = [(paths.get((ns, checkpoint_id or "", task)), task, is_regular) for task, is_regular in groups]
     is_ordered = all(path is not None for path, _, _ in known) and known == sorted(known)
     for order, ((task, _), writes) in enumerate(groups.items()):
@@ -312,12 +314,12 @@ def to_put(checkpoint_tuple: CheckpointTuple, thread: str, new_versions: Channel
     return ColdCall("put", (target, checkpoint_tuple.checkpoint, metadata, new_versions))
 
 
-def by_task(pending: Sequence[PendingWrite]) -> dict[str, list[tuple[str, Any]]]:
-    """Group writes by task, in the order of the tasks. A task's special writes come last."""
-    of_task: dict[str, list[tuple[str, Any]]] = {task: [] for task, _, _ in pending}
-    for task, channel, value in sorted(pending, key=lambda write: write[1] in WRITES_IDX_MAP):
-        of_task[task].append((channel, value))
-    return of_task
+def by_call(pending: Sequence[PendingWrite]) -> dict[tuple[str, bool], list[tuple[str, Any]]]:
+    """Group writes by task and kind (True: regular), in their order. Each group was stored by calls of its own."""
+    groups: dict[tuple[str, bool], list[tuple[str, Any]]] = {}
+    for task, channel, value in pending:
+        groups.setdefault((task, channel not in WRITES_IDX_MAP), []).append((channel, value))
+    return groups
 
 
 def versions_of_values(checkpoint: Checkpoint) -> ChannelVersions:

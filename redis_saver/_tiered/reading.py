@@ -187,7 +187,7 @@ def fill_arguments(
     ns, checkpoint_id = address.checkpoint_ns, address.checkpoint_id or ""
     records: list[Argument] = []
     count = 0
-    for order, (task, writes) in enumerate(context.by_task(saved.pending_writes or ()).items()):
+    for order, ((task, is_regular), writes) in enumerate(context.by_call(saved.pending_writes or ()).items()):
         # Cold does not return the task paths that define this order, so the position replaces them.
         regular, special = codec.encode_writes(hot, writes, f"{order:08}")
         member = names.task(ns, checkpoint_id, task)
@@ -195,11 +195,11 @@ def fill_arguments(
             regular = hot.cipher.seal_writes(member, regular)
             if special:
                 special = hot.cipher.seal_special(member, special, SpecialCall.new(special, ()))
-        if regular:
+        if is_regular:
             records += (member, b"".join(regular), len(regular))
         for index, record in special.items():
             records += (member + b"%d" % index, record, 1)
-        count += bool(regular) + len(special)
+        count += is_regular + len(special)
     escaped = names.component(ns) if newest else b""
     return [token, writes_of(address), escaped, b"1" if is_last else b"0", count, *records, *whole(hot, saved)]
 

@@ -311,7 +311,7 @@ def _compare(tiers: Tiers, hot: Context, thread: str, now: State, held: Inventor
                 findings.add("error", describe(names.checkpoint(ns, checkpoint_id)), text, _OUTSIDE)
     compared = 0
     for key in held.headers:
-        compared += yield from _compare_checkpoint(hot, thread, key, now, findings)
+        compared += yield from _compare_checkpoint(tiers, hot, config.Address(thread, *key), now, findings)
     if not now.is_whole:  # else the check of hot has seen the whole history
         with decoding("the links of thread {!r}", thread):
             cut = held.cut()
@@ -339,8 +339,11 @@ def _check_history(thread: str, ns: str, checkpoint_id: str, held: Inventory, fi
         saved = above
 
 
-def _compare_checkpoint(hot: Context, thread: str, key: CheckpointKey, now: State, findings: Findings) -> Tiered[int]:
+def _compare_checkpoint(
+    tiers: Tiers, hot: Context, address: config.Address, now: State, findings: Findings
+) -> Tiered[int]:
     """Compare a checkpoint. Returns 1 if that was possible. Differences due to a concurrent write are no findings."""
+    thread, key = address.thread_id, (address.checkpoint_ns, address.checkpoint_id or "")
     described = describe(names.checkpoint(*key))
     try:
         stored, in_hot = yield from _read(hot, thread, key)
@@ -352,7 +355,9 @@ def _compare_checkpoint(hot: Context, thread: str, key: CheckpointKey, now: Stat
         if not now.has_gaps:
             findings.add("error", described, "cold does not have it", _LACKS)
     elif in_hot and (
-        difference := comparing.difference(comparing.record(in_hot, {}), comparing.record(in_cold, {}), _as_stored)
+        difference := comparing.difference(
+            comparing.record(tiers.for_cold(in_hot), {}), comparing.record(in_cold, {}), _as_stored
+        )
     ):
         stored_now, _ = yield from _read(hot, thread, key)
         if stored_now == stored:
