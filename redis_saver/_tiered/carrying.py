@@ -12,6 +12,7 @@ differ, the answer is marked as lossy (`is_lossy`), and nobody stores it in hot.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -54,13 +55,11 @@ class Carrier:
         self._way: Way | None = None
         packed = _within(of_ours.serde if of_ours else cold.serde, _PackedSerializer)
         packed_hot = _within(hot.serde, _CarryingSerializer)
-        if packed is None or packed_hot is None or not self._is_known:
-            return
-        self.hot_serde = packed_hot
-        if isinstance(cold, Saver) and of_ours:
-            self._way = Way(with_context(cold, of_ours._replace(serde=packed)), packed)
-        elif self.has_twins:
-            self._way = Way(twin(cold, packed), packed)
+        if packed is not None and packed_hot is not None and self._is_known:
+            if isinstance(cold, Saver) and of_ours:
+                self._way, self.hot_serde = Way(with_context(cold, of_ours._replace(serde=packed)), packed), packed_hot
+            elif self.has_twins:
+                self._way, self.hot_serde = Way(twin(cold, packed), packed), packed_hot
 
     @property
     def is_packed(self) -> bool:
@@ -74,8 +73,9 @@ class Carrier:
         if self._way is not None:
             return self._way
         checked = _CheckedSerializer(self._cold.serde, is_known=self._is_known)
-        uses_twin = self.has_twins and (request.method in _READS or self._is_known)
-        return Way(twin(self._cold, checked) if uses_twin else self._cold, checked, checked)
+        is_read = request.method in _READS
+        uses_twin = self.has_twins and (is_read or self._is_known)
+        return Way(twin(self._cold, checked) if uses_twin else self._cold, checked, checked if is_read else None)
 
     def as_stored(self, request: ColdCall) -> ColdCall:
         """Return a `put` in which values that Postgres would change as JSON become blobs.
@@ -87,10 +87,23 @@ class Carrier:
             return request
         target, checkpoint, metadata, new_versions = request.arguments
         values = {
-            channel: _InBlob(value) if _needs_blob(value, is_new=channel in new_versions) else value
+            channel: _InBlob(value) if self._needs_blob(value, is_new=channel in new_versions) else value
             for channel, value in checkpoint["channel_values"].items()
         }
         return request._replace(arguments=(target, {**checkpoint, "channel_values": values}, metadata, new_versions))
+
+    def _needs_blob(self, value: Any, *, is_new: bool) -> bool:
+        """True if Postgres cannot store a value as JSON, or if a new value would come back as something else."""
+        if value is None or type(value) in (bool, int) or not isinstance(value, (str, int, float)):
+            return False
+        if type(value) is str:
+            return not postgres.is_text(value)
+        if type(value) is float:
+            return is_new or not math.isfinite(value)
+        with suppress(TypeError, ValueError):  # such as a float of numpy, which only JSON takes
+            self._cold.serde.dumps_typed(value)
+            return is_new
+        return False
 
     def opened(self, saved: CheckpointTuple | None) -> CheckpointTuple | None:
         """Return a checkpoint that was carried as cold itself would have returned it."""
@@ -161,17 +174,6 @@ class _InBlob(NamedTuple):
     """A value that cold stores as a blob."""
 
     value: Any
-
-
-def _needs_blob(value: Any, *, is_new: bool) -> bool:
-    """True if Postgres cannot store a value as JSON, or if a new value would come back as something else."""
-    if not isinstance(value, (str, int, float)):
-        return False
-    if isinstance(value, float) and value - value != 0:  # NaN and infinity
-        return True
-    if isinstance(value, str) and not postgres.is_text(value):
-        return True
-    return is_new and type(value) not in (str, int, bool)
 
 
 class _PackedSerializer(OpaqueSerializer):

@@ -80,9 +80,10 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
             hot: A `RedisSaver` (for `AsyncTieredSaver` an `AsyncRedisSaver`). Give it a TTL. With its `min_replicas`,
                 writes wait for replicas if cold does not have them yet.
             cold: Any other checkpoint saver, such as a `PostgresSaver` after its `setup()`. It decides which values can
-                be stored and how metadata come back. Its `serde` is replaced by a copy that is safe for values that
-                other OS threads change. If hot encrypts, cold must be a saver of LangGraph for Postgres, SQLite or
-                memory, or say by `decodes_only_by_serde = True` that it stores and reads all values by its `serde`.
+                be stored. Its `serde` is replaced by a copy that is safe for values that other OS threads change. If
+                hot encrypts, cold must be a saver of LangGraph for Postgres, SQLite or memory, or say by
+                `decodes_only_by_serde = True` that it stores and reads all values by its `serde`. Other savers fill hot
+                only with what this process surely decoded in full (`docs/tiered.md`).
             mode: `"write-through"`: a write returns when both have it. `"write-behind"`: it returns when hot has it,
                 and the thread does not expire until cold has it, too.
             on_hot_error: What to do if hot cannot be reached (write-through only). `"raise"`: raise hot's error.

@@ -34,7 +34,7 @@ class Level(IntEnum):
 
 
 class Celsius(float):
-    pass
+    """A type that no serializer knows. Postgres takes it as JSON, and hot goes without the checkpoint."""
 
 
 SCALARS: dict[str, Any] = {
@@ -105,6 +105,13 @@ async def test_rows_from_before_stay_as_cold_gives_them(tiers: Tiers, mode: str)
     tiers.evict()
     found = (await (await tiers.uniform(**MODES[mode])).get_tuple(where)).checkpoint["channel_values"]
     assert typed(found)["n"] == (int, "1" + "0" * 16)
+
+
+@pytest.mark.plain("cold takes no JSON")
+async def test_a_scalar_that_only_json_takes_is_in_cold_alone(tiers: Tiers) -> None:
+    uniform = await tiers.uniform()
+    await uniform.put(config(), checkpoint({"n": Celsius(1.5)}), {}, {"n": "1"})
+    assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == {"n": 1.5}
 
 
 METADATA = {"source": "loop", "step": 1, "parents": {}, "writes": {"a": 1}, "floats": [-0.0, 1e16, 0.1, 1e-7]}
