@@ -33,7 +33,7 @@ from redis_saver._storage.opaque import Opaque, OpaqueSerializer
 from redis_saver._tiered.guarding import BY_PARENTS, can_have_twin, decodes_only_by_serde, twin
 from redis_saver._tiered.requests import ColdCall
 
-_LANGGRAPHS = (JsonPlusSerializer, SafeSerializer, FastSerializer, StrictSerializer)
+_KNOWN = (JsonPlusSerializer, SafeSerializer, FastSerializer, StrictSerializer, OpaqueSerializer)
 _KINDS = ("null", "bytes", "bytearray", "msgpack", "json", "pickle")
 """Types that LangGraph's serializer writes or once wrote."""
 _READS = "get_tuple", "list", "get_delta_channel_history", BY_PARENTS
@@ -264,4 +264,4 @@ def _within(
         wrapper: Any = copy.copy(serde)
         wrapper.serde = _within(wrapper.serde, make)
         return wrapper if wrapper.serde is not None else None
-    return make(serde) if type(serde) in _LANGGRAPHS else None
+    return make(serde) if type(serde) in _KNOWN else None
