@@ -189,7 +189,13 @@ class _PackedSerializer(OpaqueSerializer):
         if kind in ("msgpack", "null", "bytes", "bytearray"):
             with suppress(ValueError):
                 return super().loads_typed(data)
-        return Opaque(kind, stored)
+        opaque = Opaque(kind, stored)
+        if b"channel_versions" not in stored:
+            return opaque
+        # Some savers store a checkpoint as a whole: before September 2024 as JSON, and as a pickle if it has to be one.
+        with suppress(ValueError, LookupError, TypeError, AttributeError):
+            return opaque.as_checkpoint()
+        return self._own.loads_typed(data)
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         value = obj.value if isinstance(obj, _InBlob) else obj

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -198,3 +200,20 @@ async def test_a_cold_without_bytes_fills_only_what_was_surely_decoded(tiers: Ti
     for name, value in made.items():
         found = (await fresh.get_tuple(stored[name])).checkpoint["channel_values"]["n"]
         assert found == (value if name != "loud" else Loud(text="c!"))
+
+
+@pytest.mark.plain("cold has envelopes then")
+@pytest.mark.parametrize("kind", ["json", "pickle"])
+async def test_a_checkpoint_that_cold_stores_whole_is_read_in_its_old_forms(tiers: Tiers, kind: str) -> None:
+    cold = InMemorySaver(serde=JsonPlusSerializer(pickle_fallback=True))
+    worker = await tiers.uniform(cold=cold)
+    where = await worker.put(config(), checkpoint({"n": [1]}), {}, {"n": "1"})
+    (checkpoint_id, (stored, *rest)), *_ = cold.storage["thread"][""].items()
+    whole = {**cold.serde.loads_typed(stored), "channel_values": {"old": {"a": 1}}}
+    encoded = json.dumps(whole).encode() if kind == "json" else pickle.dumps(whole)
+    cold.storage["thread"][""][checkpoint_id] = ((kind, encoded), *rest)
+    tiers.evict()
+    for hits in (0, 1):
+        reader = await tiers.uniform(cold=cold)
+        assert plain(await reader.get_tuple(where)) == plain(cold.get_tuple(where))
+        assert reader.saver.stats().hits == hits
