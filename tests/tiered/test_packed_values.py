@@ -16,10 +16,14 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import INTERRUPT, _DeltaSnapshot
+from langgraph.graph import START, StateGraph
 from pydantic import BaseModel, field_validator
 from tests.support.factories import checkpoint, config
-from tests.support.tiering import BEHIND, Tiers, drained, keys_of, plain
+from tests.support.tiering import BEHIND, Tiers, between, drained, keys_of, plain
 from tests.support.uniform import Uniform
+from typing_extensions import TypedDict
+
+from redis_saver._tiered import scripts
 
 pytestmark = pytest.mark.also_on(cluster="sync")
 MODES: dict[str, dict[str, Any]] = {"write-through": {}, "write-behind": BEHIND}
@@ -217,3 +221,45 @@ async def test_a_checkpoint_that_cold_stores_whole_is_read_in_its_old_forms(tier
         reader = await tiers.uniform(cold=cold)
         assert plain(await reader.get_tuple(where)) == plain(cold.get_tuple(where))
         assert reader.saver.stats().hits == hits
+
+
+class Trip(TypedDict):
+    place: Any
+    turns: int
+
+
+@pytest.mark.encrypted_too
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_turn_of_an_older_release_keeps_what_it_does_not_change(tiers: Tiers, mode: str) -> None:
+    """Redis loses the thread before the turn, or between its read and its first write."""
+
+    def graph(saver: Any) -> Any:
+        builder = StateGraph(Trip).add_node("go", lambda state: {"turns": state["turns"] + 1})
+        return builder.add_edge(START, "go").compile(checkpointer=saver)
+
+    async def turn(saver: Any, given: Any) -> None:
+        if tiers.native_async:
+            await graph(saver).ainvoke(given, config())
+        else:
+            graph(saver).invoke(given, config())
+
+    async def lose() -> None:
+        tiers.evict()
+
+    worker = await tiers.uniform(**MODES[mode])
+    await turn(worker.saver, {"place": Place(name="x"), "turns": 0})
+    for loses_late in (False, True):
+        await worker.flush() if mode == "write-behind" else None
+        tiers.evict()
+        older = await tiers.uniform(**MODES[mode])
+        if loses_late:
+            between(older, scripts.PUT_BEHIND if mode == "write-behind" else scripts.BEGIN_INTENT, lose)
+        with without_classes():
+            await turn(older.saver, {"turns": 5})
+            await older.flush() if mode == "write-behind" else None
+        for is_lost in (False, True):
+            if is_lost:
+                tiers.evict()
+            values = (await (await tiers.uniform(**MODES[mode])).get_tuple(config())).checkpoint["channel_values"]
+            assert values["place"] == Place(name="x")
+            assert values["turns"] == 6
