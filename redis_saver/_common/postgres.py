@@ -6,7 +6,11 @@ functions treat the saver as unknown. Then the package uses only LangGraph's int
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Mapping
+from decimal import Decimal
+from operator import index
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -48,6 +52,31 @@ def is_known(saver: Any) -> bool:
 def has_history(saver: Any) -> bool:
     """True for a known Postgres saver that keeps all checkpoints. The shallow ones keep only the newest."""
     return is_known(saver) and not any(base.__module__.endswith(".shallow") for base in type(saver).__mro__)
+
+
+def is_text(value: str) -> bool:
+    """True if Postgres can store a str: it has no NUL and no lone surrogate."""
+    if value.isascii():
+        return "\0" not in value
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in value
+
+
+def as_json(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a dict as a column of type `jsonb` gives it back: its numbers have no sign of zero and no exponent.
+
+    Raises:
+        TypeError, ValueError, RecursionError: It cannot be JSON.
+    """
+    return json.loads(json.dumps(value), parse_float=_as_numeric)  # type: ignore[no-any-return]
+
+
+def _as_numeric(text: str) -> float:
+    is_whole = "e" in text and index(Decimal(text).as_tuple().exponent) >= 0  # type: ignore[arg-type]
+    return int(Decimal(text)) if is_whole else float(text) or 0.0
 
 
 def cursor(saver: Any) -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from contextlib import suppress
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 from uuid import uuid4
 
 from langchain_core.runnables import RunnableConfig
@@ -13,24 +14,28 @@ from langgraph.checkpoint.base import (
     BaseCheckpointSaver,
     ChannelVersions,
     Checkpoint,
+    CheckpointMetadata,
     CheckpointTuple,
     PendingWrite,
+    get_checkpoint_metadata,
 )
 from langgraph.checkpoint.base.id import uuid6
 
 from redis_saver._checkpoint import checking
-from redis_saver._checkpoint.saver import Saver
+from redis_saver._checkpoint.saver import Saver, with_context
 from redis_saver._common import config as configs, forks, names, postgres
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.config import Address
 from redis_saver._common.logs import log_text
 from redis_saver._engine.requests import Call, Command, Operation
 from redis_saver._storage import codec
+from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import unpack
 from redis_saver._storage.keys import keyed
 from redis_saver._tiered import scripts
 from redis_saver._tiered.backlog import BacklogCount, Counts, FlushQueue
+from redis_saver._tiered.carrying import Carrier
 from redis_saver._tiered.in_cold import InCold
 from redis_saver._tiered.requests import ColdCall, Tiered, attempt
 from redis_saver.errors import EncodeError, LimitExceeded, decoding
@@ -44,6 +49,8 @@ WHOLE = b"@complete"
 """Field that marks a thread as complete in hot."""
 _MAX_ITEMS, _MAX_NAME_BYTES = 10_000, 4 * 2**20
 """Bounds of each cache of threads. A forgotten entry is read again."""
+_FLUSHER_CACHE_BYTES = 16_000_000
+"""Size of the flusher's own chunk cache in bytes."""
 _MAX_NAMESPACES = 50
 """Maximum number of remembered fills per thread."""
 _LISTS_BY_ID = ("langgraph.checkpoint.postgres", "langgraph.checkpoint.sqlite")
@@ -139,25 +146,30 @@ class Tiers:
 
     flush_queue: FlushQueue | None = None
     """None: write-through."""
+    carries: bool = False
+    """True for an operation that carries what it reads."""
 
     def __init__(
-        self, hot: Saver[Any], opaque_hot: Context, cold: BaseCheckpointSaver[Any], in_cold: InCold, verify: Verify
+        self, hot: Saver[Any], cold: BaseCheckpointSaver[Any], carrier: Carrier, in_cold: InCold, verify: Verify
     ) -> None:
         """Start with empty caches.
 
         Args:
             hot: The hot saver.
-            opaque_hot: Hot with the serializer of flushers.
             cold: The cold saver.
+            carrier: How values are carried between them.
             in_cold: This process's memory of encrypted checkpoints in cold.
             verify: As for `saver.TwoTiers`.
         """
-        self._hot, self.in_cold = hot, in_cold
-        self.opaque_hot, self.verify = opaque_hot, verify
+        self._hot, self.carrier, self.in_cold, self.verify = hot, carrier, in_cold, verify
+        self.opaque_hot: Context = self.packed_hot._replace(chunk_cache=ChunkCache(_FLUSHER_CACHE_BYTES))
+        """Hot for flushers."""
         self.cold_is_postgres: bool = postgres.has_history(cold)
         """True if cold is LangGraph's Postgres saver with known tables (`postgres.py`)."""
         self.lists_by_id: bool = any(kind.__module__.startswith(_LISTS_BY_ID) for kind in type(cold).__mro__)
         """True if cold is known to list checkpoints by descending id."""
+        self.stores_json: bool = self.lists_by_id
+        """True if cold is known to store metadata as JSON."""
         self.counts: Counts = Counts()
         forks.watch(self.counts)
         self.backlog: BacklogCount = BacklogCount(self.hot.keyspace, self.counts)
@@ -180,10 +192,33 @@ class Tiers:
         """Return the text of an error for logs, stats and refused records. It quotes no value if hot encrypts."""
         return log_text(error, is_encrypted=self.hot.data_keys is not None)
 
-    def over(self, hot: Saver[Any]) -> Tiers:
+    @property
+    def reads_by_ids(self) -> bool:
+        """True if cold compares ids to read a history. With encryption, parents are followed (`sealing.py`)."""
+        return self.cold_is_postgres and self.hot.data_keys is None and self.carrier.has_twins
+
+    @property
+    def packed_hot(self) -> Context:
+        """The hot saver's context with the serializer that carries."""
+        return self.hot._replace(serde=self.carrier.hot_serde)
+
+    def for_cold(self, saved: CheckpointTuple) -> CheckpointTuple:
+        """Decode a carried checkpoint of hot except its values, if cold stores the other parts as JSON."""
+        if not self.stores_json:
+            return saved
+        with decoding("{}", configs.address(saved.config)):
+            return self.carrier.with_open_parts(saved, self.hot.serde)
+
+    def over(self, hot: Saver[Any], carrier: Carrier) -> Tiers:
         """Return the same tiers over a clone of hot. Both share all caches."""
         clone = copy.copy(self)
-        clone._hot = hot  # noqa: SLF001 - it is of this class
+        clone._hot, clone.carrier = hot, carrier  # noqa: SLF001 - it is of this class
+        return clone
+
+    def packed(self) -> Tiers:
+        """Return the same tiers for an operation that carries what it reads."""
+        clone = self.over(with_context(self._hot, self.packed_hot), self.carrier)
+        clone.carries = True
         return clone
 
 
@@ -209,6 +244,19 @@ def for_cold(config: RunnableConfig, *, ns: bool = True) -> RunnableConfig:
     if "metadata" in config:  # LangChain copies texts of `configurable` there
         converted["metadata"] = {key: value for key, value in config["metadata"].items() if key not in configs.OURS}
     return converted
+
+
+def metadata_of(tiers: Tiers, config: RunnableConfig, metadata: CheckpointMetadata) -> CheckpointMetadata:
+    """Return the metadata of a checkpoint to put, with those of its config, as both tiers will return them.
+
+    LangGraph's savers for Postgres and SQLite store them as JSON, and for Postgres without the key `writes`. Metadata
+    that cannot be JSON stay as they are, and cold decides.
+    """
+    merged = get_checkpoint_metadata(for_cold(config), metadata)
+    if tiers.stores_json:
+        with suppress(TypeError, ValueError, RecursionError):
+            return cast("CheckpointMetadata", postgres.as_json({k: v for k, v in merged.items() if k != "writes"}))
+    return merged
 
 
 @keyed()
@@ -240,17 +288,17 @@ def calls_for(checkpoint_tuple: CheckpointTuple, thread: str, paths: TaskPaths) 
     Args:
         checkpoint_tuple: The checkpoint.
         thread: The thread.
-        paths: The paths of its tasks. The writes of a task without a path keep their position.
+        paths: The paths of its tasks. If they do not give the order in which cold returned the writes, paths that sort
+            so replace them.
     """
     _, ns, checkpoint_id = configs.address(checkpoint_tuple.config)
     stored = configs.to_config(thread, ns, checkpoint_id or "")
     yield to_put(checkpoint_tuple, thread, versions_of_values(checkpoint_tuple.checkpoint))
-    for order, (task, writes) in enumerate(by_task(checkpoint_tuple.pending_writes or ()).items()):
-        special = [write for write in writes if write[0] in WRITES_IDX_MAP]
-        regular = [write for write in writes if write[0] not in WRITES_IDX_MAP]
-        path = paths.get((ns, checkpoint_id or "", task), f"{order:08}")
-        for some in filter(None, (regular, special)):
-            yield ColdCall("put_writes", (stored, some, task, path))
+    groups = by_call(checkpoint_tuple.pending_writes or ())
+    known = [(paths.get((ns, checkpoint_id or "", task)), task, is_regular) for task, is_regular in groups]
+    is_ordered = all(path is not None for path, _, _ in known) and known == sorted(known)
+    for order, ((task, _), writes) in enumerate(groups.items()):
+        yield ColdCall("put_writes", (stored, writes, task, known[order][0] if is_ordered else f"{order:08}"))
 
 
 def to_put(checkpoint_tuple: CheckpointTuple, thread: str, new_versions: ChannelVersions) -> ColdCall:
@@ -266,12 +314,12 @@ def to_put(checkpoint_tuple: CheckpointTuple, thread: str, new_versions: Channel
     return ColdCall("put", (target, checkpoint_tuple.checkpoint, metadata, new_versions))
 
 
-def by_task(pending: Sequence[PendingWrite]) -> dict[str, list[tuple[str, Any]]]:
-    """Group writes by task, in the order of the tasks. A task's special writes come last."""
-    of_task: dict[str, list[tuple[str, Any]]] = {task: [] for task, _, _ in pending}
-    for task, channel, value in sorted(pending, key=lambda write: write[1] in WRITES_IDX_MAP):
-        of_task[task].append((channel, value))
-    return of_task
+def by_call(pending: Sequence[PendingWrite]) -> dict[tuple[str, bool], list[tuple[str, Any]]]:
+    """Group writes by task and kind (True: regular), in their order. Each group was stored by calls of its own."""
+    groups: dict[tuple[str, bool], list[tuple[str, Any]]] = {}
+    for task, channel, value in pending:
+        groups.setdefault((task, channel not in WRITES_IDX_MAP), []).append((channel, value))
+    return groups
 
 
 def versions_of_values(checkpoint: Checkpoint) -> ChannelVersions:

@@ -31,6 +31,7 @@ from redis_saver._engine.requests import Ask, Call, Request, Sleep, T
 from redis_saver._engine.runner import BlockingDriver, Driver
 from redis_saver._engine.stats import Counting, Measured
 from redis_saver._tiered import postgres as statements
+from redis_saver._tiered.carrying import Carrier, Way
 from redis_saver._tiered.guarding import Guard
 from redis_saver._tiered.in_cold import InCold
 from redis_saver._tiered.requests import ColdCall, HotFailed, Parallel, SingleFlight, Tiered, TieredRequest, setup
@@ -68,19 +69,19 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
     """A driver over two tiers."""
 
     def __init__(
-        self, hot: Hot, cold: BaseCheckpointSaver[Any], opaque_cold: BaseCheckpointSaver[Any], *, bypasses: bool
+        self, hot: Hot, cold: BaseCheckpointSaver[Any], carrier: Carrier | None = None, *, bypasses: bool
     ) -> None:
         """Make a driver.
 
         Args:
             hot: The hot saver. A request goes to the driver that hot has at that moment.
             cold: The cold saver.
-            opaque_cold: Cold with the serializer of flushers (`flushing.opaque_pair`).
+            carrier: How values are carried between them. None for stores.
             bypasses: True: operations get `HotFailed` instead of hot's own error.
         """
         self.hot: Hot = hot
         self.cold: BaseCheckpointSaver[Any] = cold
-        self._opaque_cold, self._bypasses = opaque_cold, bypasses
+        self._carrier, self._bypasses = carrier, bypasses
         self._guard = self._guard_of(cold)
         self._failures = hot._driver.failures  # noqa: SLF001 - it is of ours
         self._flights = _Flights()
@@ -88,10 +89,11 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         """This process's memory of encrypted checkpoints in cold."""
         self._generation = forks.generation
 
-    def over(self, hot: Hot, cold: BaseCheckpointSaver[Any]) -> Self:
+    def over(self, hot: Hot, cold: BaseCheckpointSaver[Any], carrier: Carrier) -> Self:
         clone = copy.copy(self)
         clone.hot, clone.cold = hot, cold
-        clone._guard = clone._guard_of(cold)  # noqa: SLF001 - it is of this class
+        clone._carrier = carrier  # noqa: SLF001 - it is of this class
+        clone._guard = clone._guard_of(cold)  # noqa: SLF001 - the same
         return clone
 
     def _guard_of(self, cold: BaseCheckpointSaver[Any]) -> Guard | None:
@@ -99,20 +101,24 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         keys = getattr(self.hot._context, "data_keys", None)  # noqa: SLF001 - a `TieredStore`'s hot has none
         return Guard(cold) if keys else None
 
-    def _cold_for(self, request: ColdCall) -> BaseCheckpointSaver[Any]:
-        """Return the saver that answers a call."""
-        if self._guard is not None:
-            return self._guard.cold
-        return self._opaque_cold if request.is_packed else self.cold
+    def _way(self, request: ColdCall) -> Way:
+        return Way(self.cold, None) if self._carrier is None else self._carrier.way(request)
 
-    def _sealed(self, request: ColdCall) -> Tiered[Any] | None:
+    def _cold_for(self, way: Way) -> BaseCheckpointSaver[Any]:
+        """Return the saver that answers a call."""
+        return way.cold if self._guard is None else self._guard.cold
+
+    def _as_stored(self, request: ColdCall) -> ColdCall:
+        """Return a call as cold gets it."""
+        return request if self._guard or self._carrier is None else self._carrier.as_stored(request)
+
+    def _sealed(self, request: ColdCall, way: Way) -> Tiered[Any] | None:
         """Return the operation in place of a call of cold if the call has values, and cold is encrypted."""
         hot = context_of(self.hot) if self._guard and not request.is_sealed else None
-        if hot is None or hot.data_keys is None:
+        if hot is None or hot.data_keys is None or way.serde is None:
             return None
-        packed, is_sql = self._opaque_cold if request.is_packed else self.cold, postgres.has_history(self.cold)
-        sealed = SealedCold(hot, hot.data_keys, self.in_cold, self.cold.serde, packed.serde, is_sql=is_sql)
-        return sealed.call(request)
+        is_sql = postgres.has_history(self.cold)
+        return SealedCold(hot, hot.data_keys, self.in_cold, way.serde, is_sql=is_sql).call(request)
 
     def _reading(self, request: ColdCall) -> contextlib.AbstractContextManager[None]:
         """Return the context of a call that reads cold."""
@@ -176,9 +182,10 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
 
     def _ask_cold(self, request: ColdCall) -> Any:
         self.hot._driver.check_open()  # noqa: SLF001 - without hot, cold's answers may be old
-        if (operation := self._sealed(request)) is not None:
-            return self.run(operation)
-        cold = self._cold_for(request)
+        way = self._way(request)
+        if (operation := self._sealed(request, way)) is not None:
+            return way.marked(self.run(operation))
+        cold, request = self._cold_for(way), self._as_stored(request)
         forks.check()
         if self._generation != forks.generation and postgres.is_renewable(cold):
             cold = renewed(cold)
@@ -188,7 +195,7 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
             answer = getattr(cold, request.method)(*request.arguments, **request.options)
             answer = list(answer) if request.method == "list" else answer
         self._check(request, answer)
-        return answer
+        return way.marked(answer)
 
     def _once(self, request: SingleFlight) -> Any:
         if (under_way := self._flights.join(request.key)) is not None:
@@ -278,9 +285,10 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
 
     async def _ask_cold(self, request: ColdCall) -> Any:
         self.hot._driver.check_open()  # noqa: SLF001 - without hot, cold's answers may be old
-        if (operation := self._sealed(request)) is not None:
-            return await self.arun(operation)
-        cold = self._cold_for(request)
+        way = self._way(request)
+        if (operation := self._sealed(request, way)) is not None:
+            return way.marked(await self.arun(operation))
+        cold, request = self._cold_for(way), self._as_stored(request)
         if not self._is_loop_of_cold(asyncio.get_running_loop()) and postgres.is_renewable(cold):
             cold = await arenewed(cold)
         if request.method in statements.METHODS and (ours := statements.amethod_of(cold, request.method)):
@@ -291,7 +299,7 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
             answer = getattr(cold, "a" + request.method)(*request.arguments, **request.options)
             answer = [item async for item in answer] if request.method == "list" else await answer
         self._check(request, answer)
-        return answer
+        return way.marked(answer)
 
     async def _once(self, request: SingleFlight) -> Any:
         key = (asyncio.get_running_loop(), *request.key)

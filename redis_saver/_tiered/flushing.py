@@ -7,15 +7,12 @@ meanwhile. So cold gets each record at least once, and the last version last.
 One flusher at a time works on a thread. A flusher may outlive its claim, if its process was stopped or its machine
 slept. Then its ack fails, and the records that it may have overwritten in cold are queued again (`lua/tiered/ack.lua`).
 
-The flusher carries values as bytes and does not build the objects in them. Building them would take most of its time,
-their classes may not be installed (`redis-saver flush`), and a strict serializer would refuse some. Carrying bytes
-works if both sides write LangGraph's own format and cold is one of LangGraph's own savers. These look into values only
-for scalars and for snapshots of a `DeltaChannel`.
+The flusher carries values as bytes and does not build the objects in them (`carrying.py`). Building them would take
+most of its time, their classes may not be installed (`redis-saver flush`), and a strict serializer would refuse some.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections import defaultdict
@@ -23,8 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import index
 from typing import Any, NamedTuple
 
-from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver, CheckpointTuple
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.base import WRITES_IDX_MAP
 
 from redis_saver._checkpoint import delta, listing, reading
 from redis_saver._checkpoint.guards import GuardedScript
@@ -34,13 +30,10 @@ from redis_saver._common.limits import Allowance
 from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine.replies import AckReply, ClaimReply
 from redis_saver._engine.requests import Argument, Call, Command, Operation, Sleep, T
-from redis_saver._serde.serializer import FastSerializer, SafeSerializer, StrictSerializer
 from redis_saver._storage import codec
-from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.chunks import Write
 from redis_saver._storage.context import Context
 from redis_saver._storage.keys import with_key
-from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver._tiered import context, scripts
 from redis_saver._tiered.context import Tiers, calls_for, release, task_paths_in_hot, to_put, versions_of_values
 from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, attempt
@@ -397,21 +390,11 @@ class _Claim:
         checkpoints = yield from listing.collect(listing.list_checkpoints(hot, query))
         paths = yield from task_paths_in_hot(hot, self.thread, checkpoints)
         for saved in reversed(checkpoints):
-            for call in calls_for(self._opened(saved), self.thread, paths):
+            for call in calls_for(self.tiers.for_cold(saved), self.thread, paths):
                 if (error := (yield from self._ask_cold(call))) is not None:
                     return error
         self._filled_up.add(ns)
         return None
-
-    def _opened(self, saved: CheckpointTuple) -> CheckpointTuple:
-        """Decode a packed checkpoint except its values, because cold may store those parts as JSON."""
-        if not isinstance(packed := self.tiers.opaque_hot.serde, OpaqueSerializer):
-            return saved
-        with decoding("{}", config.address(saved.config)):
-            whole = [{**saved.checkpoint, "channel_values": {}}, saved.metadata]
-            checkpoint, metadata = self.tiers.hot.serde.loads_typed(packed.dumps_typed(whole))
-        checkpoint["channel_values"] = saved.checkpoint["channel_values"]
-        return saved._replace(checkpoint=checkpoint, metadata=metadata)
 
     def _give_checkpoint(self, record: BacklogRecord) -> Tiered[Exception | None]:
         ns, checkpoint_id = record.address
@@ -419,7 +402,7 @@ class _Claim:
         saved = yield from reading.get_tuple(hot, config.to_config(self.thread, ns, checkpoint_id))
         if saved is None:  # pruned or deleted meanwhile
             return None
-        saved = self._opened(saved)
+        saved = self.tiers.for_cold(saved)
         escaped = names.component(ns)
         before = yield from self._versions_in_cold(ns, escaped)
         versions = versions_of_values(saved.checkpoint)
@@ -534,31 +517,3 @@ class BacklogRecord(NamedTuple):
             return "", ""
         ns, checkpoint_id = names.components(self.member[1:])[:2]
         return ns, checkpoint_id
-
-
-CACHE_BYTES = 16_000_000
-"""Size of the flusher's own chunk cache in bytes."""
-_PLAIN = (JsonPlusSerializer, SafeSerializer, FastSerializer, StrictSerializer)
-_KINDS = ("null", "bytes", "bytearray", "msgpack", "json", "pickle")
-"""Types that LangGraph's serializer writes or once wrote."""
-
-
-class _CarryingSerializer(OpaqueSerializer):
-    """An `OpaqueSerializer` that refuses types unknown to cold's serializer: cold could not read them back."""
-
-    def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        kind, _ = data
-        if "+" not in kind and kind not in _KINDS:
-            raise ValueError(f"it has the type {shown(kind)}, which LangGraph's serializer does not know")
-        return super().loads_typed(data)
-
-
-def opaque_pair(hot: Context, cold: BaseCheckpointSaver[Any]) -> tuple[Context, BaseCheckpointSaver[Any]]:
-    """Return both savers for flushers: objects stay packed if possible, and hot has a separate chunk cache."""
-    hot = hot._replace(chunk_cache=ChunkCache(CACHE_BYTES))
-    own = type(cold).__module__.startswith("langgraph.checkpoint.")
-    if own and type(hot.serde) in _PLAIN and type(cold.serde) in _PLAIN:
-        cold = copy.copy(cold)
-        cold.serde = OpaqueSerializer()
-        hot = hot._replace(serde=_CarryingSerializer())
-    return hot, cold

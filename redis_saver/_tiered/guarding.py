@@ -6,6 +6,8 @@ all else, such as the connection, also if it changes later. Cold itself stays as
 
 That protects only if cold decodes by its `serde` alone. It cannot be seen from outside, so it is known by class: the
 savers of LangGraph do, and others have to say so. The guard also notices at the first writes that it was passed by.
+
+Without encryption, twins carry packed bytes (`carrying.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from functools import cache
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_saver._checkpoint.saver import Saver, context_of
 from redis_saver._common import config as configs, postgres
@@ -27,6 +30,8 @@ from redis_saver.errors import DecodeError, decoding
 _OF_LANGGRAPH = ("langgraph.checkpoint.memory.", "langgraph.checkpoint.postgres.", "langgraph.checkpoint.sqlite.")
 _SAYS_SO = "decodes_only_by_serde"
 """Attribute of a class whose savers store and read each value, each write and all metadata by `serde` or as JSON."""
+BY_PARENTS = "get_history_by_parents"
+"""A method of twins: the `get_delta_channel_history` that follows parents, whatever their ids are."""
 _READS = "get_tuple", "list"
 _OF_DAMAGE = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, UnicodeDecodeError),
@@ -52,19 +57,14 @@ class Guard:
         if isinstance(cold, Saver) and context_of(cold).data_keys is not None:  # it opens values before it decodes them
             self.serde.is_used = True
             return
-        known = any(f"{base.__module__}.".startswith(_OF_LANGGRAPH) for base in type(cold).__mro__)
-        if not known and getattr(cold, _SAYS_SO, False) is not True:
+        if not decodes_only_by_serde(cold):
             raise TypeError(
                 f"cold is {kind_of(cold)}, and hot has encryption=. Then cold must store and read all values by its "
                 "serde, or somebody without the keys could make it decode theirs. LangGraph's savers for Postgres, "
                 "SQLite and memory do, and their subclasses. A RedisSaver needs an encryption= of its own. If "
                 f"yours stores all values by its serde, set {_SAYS_SO} = True in its class"
             )
-        kind: Any = type(cold)
-        twin: Any = object.__new__(_twin_class(kind))
-        twin.__dict__ = cold.__dict__
-        twin._serde_of_twin = self.serde  # noqa: SLF001 - it is of ours
-        self.cold = twin
+        self.cold = twin(cold, self.serde)
 
     @contextmanager
     def reading(self, request: ColdCall) -> Iterator[None]:
@@ -101,6 +101,26 @@ class Guard:
             )
 
 
+def decodes_only_by_serde(cold: BaseCheckpointSaver[Any]) -> bool:
+    """True if a saver's class says so, or is LangGraph's or a subclass of it that does not deny it."""
+    known = any(f"{base.__module__}.".startswith(_OF_LANGGRAPH) for base in type(cold).__mro__)
+    return getattr(cold, _SAYS_SO, known) is True
+
+
+def twin(cold: BaseCheckpointSaver[Any], serde: SerializerProtocol) -> BaseCheckpointSaver[Any]:
+    """Return a saver that differs only in its serializer, and shares all else. Ask `can_have_twin` first."""
+    kind: Any = type(cold)
+    made: Any = object.__new__(_twin_class(kind))
+    made.__dict__ = cold.__dict__
+    made._serde_of_twin = serde  # noqa: SLF001 - it is of ours
+    return made  # type: ignore[no-any-return]
+
+
+def can_have_twin(cold: BaseCheckpointSaver[Any]) -> bool:
+    """True if all attributes of a saver are in its `__dict__`."""
+    return not any(vars(base).get("__slots__") for base in type(cold).__mro__)
+
+
 @cache
 def _twin_class(kind: Any) -> Any:
     """Return a subclass whose `serde` is an attribute of its own, wherever its other attributes are."""
@@ -109,5 +129,7 @@ def _twin_class(kind: Any) -> Any:
         "__qualname__": kind.__qualname__,
         "__slots__": ("_serde_of_twin",),
         "serde": property(lambda twin: twin._serde_of_twin),  # noqa: SLF001
+        BY_PARENTS: BaseCheckpointSaver.get_delta_channel_history,
+        f"a{BY_PARENTS}": BaseCheckpointSaver.aget_delta_channel_history,
     }
     return type(kind)(kind.__name__, (kind,), about)

@@ -12,14 +12,13 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver._checkpoint import listing
-from redis_saver._common import config as configs, names
+from redis_saver._common import config as configs, names, postgres
 from redis_saver._engine.requests import Batch, Command, Operation, Page
 from redis_saver._engine.runner import Pump
 from redis_saver._storage.skipping import Skipping
 from redis_saver._tiered.context import WHOLE, Tiers, for_cold
 from redis_saver._tiered.flushing import flush_what_goes
 from redis_saver._tiered.intents import enroll
-from redis_saver._tiered.postgres import is_text
 from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, TieredRequest, TieredStream
 from redis_saver._tiered.sealing import IN_THE_OPEN
 from redis_saver.errors import ThreadDamaged
@@ -61,7 +60,8 @@ def _list(
     except HotFailed:  # the next request to hot counts it
         pass
     is_sealed = tiers.hot.data_keys is not None  # `_list_by_cold` opens what cold returns
-    call = ColdCall("list", (config and for_cold(config, ns=False),), {"filter": filter}, is_sealed=is_sealed)
+    about = (config and for_cold(config, ns=False),), {"filter": filter}
+    call = ColdCall("list", *about, tiers.carries, is_sealed)
     if has_all:
         yield from _list_by_cold(tiers, call, query, listed)
         return
@@ -207,7 +207,7 @@ def _is_alike(key: object, wanted: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    return type(value) is str and is_text(value)
+    return type(value) is str and postgres.is_text(value)
 
 
 def _list_by_cold(tiers: Tiers, call: ColdCall, query: listing.Query, listed: _Listed) -> TieredStream[CheckpointTuple]:
@@ -226,7 +226,7 @@ def _list_by_cold(tiers: Tiers, call: ColdCall, query: listing.Query, listed: _L
             rows = yield call.with_options(before=listed.before, limit=limit)
             is_last = limit is None or len(rows) < limit
             rows = listed.unread(rows)
-            results = (yield ColdCall("opened", (rows, skipping))) if call.is_sealed else rows
+            results = (yield ColdCall("opened", (rows, skipping), {}, call.is_packed)) if call.is_sealed else rows
             if query.matches is not None:
                 results = [saved for saved in results if query.matches(saved.metadata)]
             if not (is_last or tiers.lists_by_id) and len(results) < (listed.left or 0):

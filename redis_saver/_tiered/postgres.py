@@ -147,6 +147,12 @@ SELECT checkpoint_ns AS ns, checkpoint_id AS id, task_id AS task, max(task_path)
 WHERE thread_id = %s GROUP BY 1, 2, 3
 """
 
+_HAS_LATE_PARENT = """
+SELECT EXISTS (
+    SELECT 1 FROM checkpoints WHERE thread_id = %s AND checkpoint_ns = %s AND parent_checkpoint_id >= checkpoint_id
+) AS found
+"""
+
 _THREAD = "thread_id, checkpoint_ns"
 _BLOB = "type, CASE WHEN type = 'bytes' THEN substring(blob FOR 4096) ELSE blob END AS data"
 SEALED: Mapping[str, tuple[str, str]] = {
@@ -255,7 +261,7 @@ def describe_threads(thread_ids: Sequence[str]) -> Statements[list[ThreadInfo]]:
     Skips names with a NUL or a lone surrogate, because Postgres refuses them in a query.
     """
     names = ("thread_id", "checkpoint_id", "ts", "checkpoints", "bytes", "pending")
-    rows = yield _DESCRIBE, ([INTERRUPT, ERROR], [name for name in thread_ids if is_text(name)])
+    rows = yield _DESCRIBE, ([INTERRUPT, ERROR], [name for name in thread_ids if postgres.is_text(name)])
     return [info_of(*(row[name] for name in names)) for row in rows]
 
 
@@ -268,15 +274,16 @@ def info_of(
     return ThreadInfo(thread, checkpoint_id, updated_at, checkpoints, int(size), None, False, interrupted, failed)
 
 
-def is_text(name: str) -> bool:
-    """True if Postgres takes a text, in JSON too: it has no NUL and no lone surrogate."""
-    return "\0" not in name and not any("\ud800" <= letter <= "\udfff" for letter in name)
-
-
 def task_paths(thread_id: str) -> Statements[dict[tuple[str, str, str], str]]:
     """Return the task paths of a thread's pending writes, by namespace, checkpoint id and task id."""
     rows = yield _TASK_PATHS, (thread_id,)
     return {(row["ns"], row["id"], row["task"]): row["path"] for row in rows}
+
+
+def has_late_parent(thread_id: str, ns: str) -> Statements[bool]:
+    """Return True if a checkpoint of a namespace has a lower id than its parent, whose writer's clock was ahead."""
+    (row,) = yield _HAS_LATE_PARENT, (thread_id, ns)
+    return bool(row["found"])
 
 
 def count_thread(thread_id: str) -> Statements[Pruned]:
@@ -344,7 +351,15 @@ METHODS: Mapping[str, Callable[..., Statements[Any]]] = {
     function.__name__: function
     for function in (
         *(check_unneeded, checkpoints_of_run, count_thread, delete_for_runs, delete_checkpoints, describe_threads),
-        *(prune_thread, replace_envelopes, sealed_rows, task_paths, thread_names, threads_with_delta_channels),
+        *(
+            has_late_parent,
+            prune_thread,
+            replace_envelopes,
+            sealed_rows,
+            task_paths,
+            thread_names,
+            threads_with_delta_channels,
+        ),
     )
 }
 """The functions that a cold saver may lack."""

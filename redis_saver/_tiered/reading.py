@@ -17,6 +17,8 @@ from redis_saver._checkpoint.guards import ANYBODY
 from redis_saver._checkpoint.writing import whole
 from redis_saver._common import config as configs, names
 from redis_saver._common.config import Address
+from redis_saver._common.display import shown
+from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine.replies import FillLeaseReply, FillReply
 from redis_saver._engine.requests import Argument, Batch, Call
 from redis_saver._storage import codec
@@ -24,13 +26,16 @@ from redis_saver._storage.context import Context
 from redis_saver._storage.keys import with_key
 from redis_saver._storage.sealing import SpecialCall
 from redis_saver._tiered import context, requests, scripts
+from redis_saver._tiered.carrying import is_lossy
 from redis_saver._tiered.context import HOT_CANNOT_HAVE, WHOLE, Fill, Tiers, for_cold, newest_of, writes_of
 from redis_saver._tiered.flushing import busy, flush_now, until_busy
+from redis_saver._tiered.guarding import BY_PARENTS
 from redis_saver._tiered.intents import change, enroll, repair
 from redis_saver._tiered.listing import dirty
 from redis_saver._tiered.requests import ColdCall, HotFailed, SingleFlight, Tiered, attempt, best_effort
 from redis_saver.errors import PlainValueRefused, ThreadDamaged
 
+_LOG = ThrottledLog("redis_saver.tiered")
 _ATTEMPTS = 3
 TOKEN = 16
 """Number of hex digits of a fill lease's token. Each put sends it, so it is short."""
@@ -117,11 +122,20 @@ def _fetch(tiers: Tiers, address: Address, config: RunnableConfig) -> Tiered[tup
         leased = 0
         tiers.counts.bypasses += 1
     fill = Fill(token, tiers.fills.now())
-    saved = yield ColdCall("get_tuple", (for_cold(config),))
-    if leased and (saved or not checkpoint_id):
+    saved = yield ColdCall("get_tuple", (for_cold(config),), is_packed=True)
+    if leased and (saved or not checkpoint_id) and not _is_lossy(saved, thread):
         restore: Any = lambda hot: _restore(tiers, hot, address, fill, saved)  # noqa: E731
-        yield from best_effort(tiers, with_key(tiers.hot, thread, restore, creates=saved is not None, config=config))
-    return (saved,)
+        packed_hot, creates = tiers.packed_hot, saved is not None
+        yield from best_effort(tiers, with_key(packed_hot, thread, restore, creates=creates, config=config))
+    return (tiers.carrier.opened(saved),)
+
+
+def _is_lossy(answer: object, thread: str) -> bool:
+    """True if hot must not be filled with an answer of cold. The log says so."""
+    if is_lossy(answer):
+        text = "thread %s was read from cold, but hot was not filled, as this process may not decode all of its values"
+        _LOG.info(text, shown(thread))
+    return is_lossy(answer)
 
 
 def _lease(tiers: Tiers, token: bytes, thread: str, ns: str, checkpoint: bytes) -> Call:
@@ -131,7 +145,7 @@ def _lease(tiers: Tiers, token: bytes, thread: str, ns: str, checkpoint: bytes) 
 
 
 def _restore(tiers: Tiers, hot: Context, address: Address, fill: Fill, saved: CheckpointTuple | None) -> Tiered[None]:
-    """Fill hot with cold's answer. If cold has nothing in the namespace, hot or this process remembers that."""
+    """Fill hot with cold's packed answer. If cold has nothing in the namespace, hot or this process remembers that."""
     thread, ns, checkpoint_id = address
     arguments: list[Argument] = [fill.token, b"", names.component(ns), b"1", 0]
     try:
@@ -173,7 +187,7 @@ def fill_arguments(
     ns, checkpoint_id = address.checkpoint_ns, address.checkpoint_id or ""
     records: list[Argument] = []
     count = 0
-    for order, (task, writes) in enumerate(context.by_task(saved.pending_writes or ()).items()):
+    for order, ((task, is_regular), writes) in enumerate(context.by_call(saved.pending_writes or ()).items()):
         # Cold does not return the task paths that define this order, so the position replaces them.
         regular, special = codec.encode_writes(hot, writes, f"{order:08}")
         member = names.task(ns, checkpoint_id, task)
@@ -181,11 +195,11 @@ def fill_arguments(
             regular = hot.cipher.seal_writes(member, regular)
             if special:
                 special = hot.cipher.seal_special(member, special, SpecialCall.new(special, ()))
-        if regular:
+        if is_regular:
             records += (member, b"".join(regular), len(regular))
         for index, record in special.items():
             records += (member + b"%d" % index, record, 1)
-        count += bool(regular) + len(special)
+        count += is_regular + len(special)
     escaped = names.component(ns) if newest else b""
     return [token, writes_of(address), escaped, b"1" if is_last else b"0", count, *records, *whole(hot, saved)]
 
@@ -208,7 +222,6 @@ def get_delta_channel_history(tiers: Tiers, config: RunnableConfig, channels: Se
     """
     address, damage, basis = configs.address(config), None, None
     thread, keys = address.thread_id, tiers.hot.keyspace.reading_keys(address.thread_id)
-    in_cold = ColdCall("get_delta_channel_history", (), {"config": for_cold(config), "channels": channels})
     try:
         if tiers.verify == "never" or address.checkpoint_id is not None:
             return (yield from with_key(tiers.hot, thread, lambda hot: delta.histories(hot, address, channels, keys)))
@@ -220,7 +233,7 @@ def get_delta_channel_history(tiers: Tiers, config: RunnableConfig, channels: Se
         damage = damaged
     except HotFailed:
         tiers.counts.bypasses += 1
-        return (yield in_cold)
+        return tiers.carrier.opened_history((yield from _history_in_cold(tiers, config, channels)))
     if damage:
         yield from best_effort(tiers, repair(tiers, thread, damage))
     yield from enroll(tiers, thread)
@@ -230,17 +243,30 @@ def get_delta_channel_history(tiers: Tiers, config: RunnableConfig, channels: Se
             basis = None  # cold may still lack records that it refused
     except HotFailed:  # the next request to hot counts it
         basis = None
-    history = yield in_cold
-    if basis is not None:
+    history = yield from _history_in_cold(tiers, config, channels)
+    if basis is not None and not _is_lossy(history, thread):
         keep: Any = lambda hot: _keep(tiers, hot, address, basis, channels, history)  # noqa: E731
-        yield from best_effort(tiers, with_key(tiers.hot, thread, keep, creates=True, config=config))
-    return history
+        yield from best_effort(tiers, with_key(tiers.packed_hot, thread, keep, creates=True, config=config))
+    return tiers.carrier.opened_history(history)
+
+
+def _history_in_cold(tiers: Tiers, config: RunnableConfig, channels: Sequence[str]) -> Tiered[Any]:
+    """Read packed histories from cold.
+
+    LangGraph's Postgres saver looks for ancestors only below the id of a checkpoint. A worker whose clock was ahead has
+    made a parent with a greater id, so then each parent is followed by a call of its own.
+    """
+    call = ColdCall("get_delta_channel_history", (), {"config": for_cold(config), "channels": channels}, True)
+    thread, ns, _ = configs.address(config)
+    if tiers.reads_by_ids and (yield ColdCall("has_late_parent", (thread, ns))):
+        call = call._replace(method=BY_PARENTS)
+    return (yield call)
 
 
 def _keep(
     tiers: Tiers, hot: Context, address: Address, basis: delta.Basis, channels: Sequence[str], history: Any
 ) -> Tiered[None]:
-    """Remember a history of cold, and fill hot with its ancestors."""
+    """Remember a packed history of cold, and fill hot with its ancestors."""
     with suppress(*HOT_CANNOT_HAVE):  # then the next history comes from cold as well
         delta.remember(hot, address, hot.keyspace.keys(address.thread_id).data_key, basis, history)
     yield from _fill_ancestors(tiers, hot, address, basis, channels)
@@ -259,17 +285,22 @@ def _fill_ancestors(
         return
     if (yield _lease(tiers, token, thread, ns, basis.missing)) != FillLeaseReply.GRANTED:
         return
-    cold = ColdCall("list", (for_cold(configs.to_config(thread, ns, "")),), {"limit": _ANCESTORS_PER_CALL})
+    cold = ColdCall("list", (for_cold(configs.to_config(thread, ns, "")),), {"limit": _ANCESTORS_PER_CALL}, True)
     remaining, wanted, before = set(channels), names.name_of(basis.missing), names.name_of(basis.target)
     fills, size = list[list[Argument]](), 0
     while wanted and remaining:
         listed = yield cold.with_options(before=configs.to_config("", "", before))
         page = {saved.checkpoint["id"]: saved for saved in listed}
-        if wanted not in page:
-            return  # removed, or made by a clock that was ahead
-        before = min(page)
+        if wanted not in page:  # removed, or made by a clock that was ahead
+            named = for_cold(configs.to_config(thread, ns, wanted))
+            if (late := (yield ColdCall("get_tuple", (named,), is_packed=True))) is None:
+                return
+            page = {wanted: late}
+        before = min(before, *page)
         while wanted in page and remaining:
             saved = page[wanted]
+            if is_lossy(saved):
+                return
             try:
                 fills.append(fill_arguments(hot, saved, token, newest=False, is_last=False))
             except HOT_CANNOT_HAVE:

@@ -31,10 +31,10 @@ from redis_saver._storage.envelopes import EnvelopeSerializer
 from redis_saver._storage.rewrapping import Rotates
 from redis_saver._tiered import listing, reading, sealing, thread_info, threads, writing
 from redis_saver._tiered.backlog import ColdHistory, FlushQueue, Stats, what_is_left
+from redis_saver._tiered.carrying import Carrier
 from redis_saver._tiered.context import Mode, OnHotError, Tiers, Verify
 from redis_saver._tiered.drivers import AsyncTieredDriver, HotAndCold, SyncTieredDriver, TieredDriver
 from redis_saver._tiered.flushers import Flusher, drain
-from redis_saver._tiered.flushing import opaque_pair
 from redis_saver._tiered.requests import Tiered, TieredStream, setup, with_own_errors
 from redis_saver._tiered.thread_info import TieredThreadInfo
 from redis_saver.encryption import KeyStatus, Rotated
@@ -80,9 +80,10 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
             hot: A `RedisSaver` (for `AsyncTieredSaver` an `AsyncRedisSaver`). Give it a TTL. With its `min_replicas`,
                 writes wait for replicas if cold does not have them yet.
             cold: Any other checkpoint saver, such as a `PostgresSaver` after its `setup()`. It decides which values can
-                be stored and how metadata come back. Its `serde` is replaced by a copy that is safe for values that
-                other OS threads change. If hot encrypts, cold must be a saver of LangGraph for Postgres, SQLite or
-                memory, or say by `decodes_only_by_serde = True` that it stores and reads all values by its `serde`.
+                be stored. Its `serde` is replaced by a copy that is safe for values that other OS threads change. If
+                hot encrypts, cold must be a saver of LangGraph for Postgres, SQLite or memory, or say by
+                `decodes_only_by_serde = True` that it stores and reads all values by its `serde`. Other savers fill hot
+                only with what this process surely decoded in full (`docs/tiered.md`).
             mode: `"write-through"`: a write returns when both have it. `"write-behind"`: it returns when hot has it,
                 and the thread does not expire until cold has it, too.
             on_hot_error: What to do if hot cannot be reached (write-through only). `"raise"`: raise hot's error.
@@ -127,9 +128,9 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         """The hot saver."""
         self.cold: BaseCheckpointSaver[Any] = cold
         """The cold saver."""
-        opaque_hot, opaque_cold = opaque_pair(context_of(hot), cold)
-        self._driver = driver = self._driver_class(hot, cold, opaque_cold, bypasses=on_hot_error == "bypass")
-        self._context: Tiers = Tiers(hot, opaque_hot, cold, driver.in_cold, verify)
+        carrier = Carrier(context_of(hot), cold)
+        self._driver = driver = self._driver_class(hot, cold, carrier, bypasses=on_hot_error == "bypass")
+        self._context: Tiers = Tiers(hot, cold, carrier, driver.in_cold, verify)
         self._flushes = flusher and mode == "write-behind"
         if mode == "write-behind":
             self._context.flush_queue = FlushQueue(
@@ -223,8 +224,9 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         clone._origin = self  # noqa: SLF001 - it shares the flusher
         clone.hot = cast("Hot", self.hot.with_allowlist(extra_allowlist))
         clone.cold = self.cold.with_allowlist(extra_allowlist)
-        clone._driver = self._driver.over(clone.hot, clone.cold)  # noqa: SLF001 - it is of this class
-        clone._context = self._context.over(clone.hot)  # noqa: SLF001 - the same
+        carrier = Carrier(context_of(clone.hot), clone.cold)
+        clone._driver = self._driver.over(clone.hot, clone.cold, carrier)  # noqa: SLF001 - it is of this class
+        clone._context = self._context.over(clone.hot, carrier)  # noqa: SLF001 - the same
         clone.serde = clone.hot.serde
         return clone
 

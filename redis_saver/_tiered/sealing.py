@@ -18,7 +18,6 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
     DeltaChannelHistory,
     PendingWrite,
-    get_checkpoint_metadata,
     writes_sort_key,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -69,7 +68,6 @@ class SealedCold:
         data_keys: DataKeys,
         known: InCold,
         serde: SerializerProtocol,
-        packed: SerializerProtocol,
         *,
         is_sql: bool,
     ) -> None:
@@ -79,13 +77,12 @@ class SealedCold:
             hot: The hot saver.
             data_keys: Its data keys.
             known: This process's memory of cold.
-            serde: Cold's serializer, which decodes.
-            packed: The serializer of the values that are stored: cold's, or that of flushers.
+            serde: The serializer of what is in envelopes: cold's, or one that carries (`carrying.py`).
             is_sql: True if cold stores only new versions of values, and keeps the first parent of a checkpoint
                 (LangGraph's Postgres saver).
         """
         self._hot, self._keys, self._known = hot, data_keys, known
-        self._serde, self._packed, self._is_sql = serde, packed, is_sql
+        self._serde, self._is_sql = serde, is_sql
 
     def call(self, request: ColdCall) -> Tiered[Any] | None:
         """Return the operation in place of a call. None if the call has no values."""
@@ -97,7 +94,7 @@ class SealedCold:
     def put(
         self, config: RunnableConfig, checkpoint: Any, metadata: Any, new_versions: Mapping[str, Any]
     ) -> Tiered[RunnableConfig]:
-        """Store a checkpoint.
+        """Store a checkpoint. Its metadata have those of the config already.
 
         Its head lists the channels whose value cold surely has: the new ones, and those whose version this process put
         or read before. LangGraph also puts values whose version never had one, and cold stores only new versions.
@@ -111,12 +108,12 @@ class SealedCold:
         for channel, value in checkpoint["channel_values"].items():
             is_new, version = channel in new_versions, new_versions.get(channel, versions.get(channel))
             if not self._is_sql or is_new:
-                values[channel] = seal(cipher, self._packed, value, "value", thread, ns, channel, str(version))
+                values[channel] = seal(cipher, self._serde, value, "value", thread, ns, channel, str(version))
             else:
                 values[channel] = type(value)(MAGIC) if is_snapshot(value) else MAGIC  # Postgres has it, if anybody
             if version == versions.get(channel, versions) and (is_new or known.get(channel, known) == version):
                 stored[channel] = version
-        merged: dict[str, Any] = {**get_checkpoint_metadata(config, metadata)}
+        merged: dict[str, Any] = {**metadata}
         rest = {**checkpoint, "channel_values": {}}
         known_writes = self._keys.writes_of(cipher, ns, parent) if COUNTERS in merged and parent else b""
         record = [merged, rest, parent or "", [*stored], known_writes]
@@ -160,7 +157,7 @@ class SealedCold:
             order = [task_path, str(WRITES_IDX_MAP.get(channel, index)), str(regular)]
             if call is not None and WRITES_IDX_MAP.get(channel) in PAIR:
                 order.append(call.sealed.hex())
-            sealed.append((channel, seal(cipher, self._packed, value, *place, channel, *order)))
+            sealed.append((channel, seal(cipher, self._serde, value, *place, channel, *order)))
         yield ColdCall("put_writes", (_named(thread, ns, checkpoint_id), sealed, task_id, task_path), is_sealed=True)
         self._keys.note_writes(cipher, ns, checkpoint_id or "", digests_of([(task_id, write[0]) for write in writes]))
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from langgraph.checkpoint.base import CheckpointTuple, get_serializable_checkpoint_metadata
@@ -287,11 +288,15 @@ def check(tiers: Tiers, thread: str, *, values: bool) -> Tiered[CheckReport]:
         ThreadNotFound: Hot does not have the thread.
         ThreadBusy: Several attempts each found a problem, but the thread was written during each of them.
     """
-    return (yield from checking.check(tiers.hot, thread, values=values, compare=_compare))
+    return (yield from checking.check(tiers.hot, thread, values=values, compare=partial(_compare, tiers)))
 
 
-def _compare(hot: Context, thread: str, now: State, held: Inventory, findings: Findings) -> Tiered[int]:
-    """Compare both tiers of a clean thread. Returns the number of compared checkpoints."""
+def _compare(tiers: Tiers, hot: Context, thread: str, now: State, held: Inventory, findings: Findings) -> Tiered[int]:
+    """Compare both tiers of a clean thread. Returns the number of compared checkpoints.
+
+    Objects are compared as bytes, so their classes are not needed.
+    """
+    hot = hot._replace(serde=tiers.carrier.hot_serde)
     if now.lacking or not now.has_cold:
         return 0
     newest: dict[str, str] = {}
@@ -299,13 +304,14 @@ def _compare(hot: Context, thread: str, now: State, held: Inventory, findings: F
         newest[ns] = max(newest.get(ns, ""), checkpoint_id)
     for ns, checkpoint_id in newest.items():
         if now.is_whole or newest_of(ns) in held.marks:
-            in_cold = yield ColdCall("get_tuple", ({"configurable": {"thread_id": thread, "checkpoint_ns": ns}},))
+            newest_in = {"configurable": {"thread_id": thread, "checkpoint_ns": ns}}
+            in_cold = yield ColdCall("get_tuple", (newest_in,), is_packed=True)
             if in_cold is not None and (newer := in_cold.checkpoint["id"]) > checkpoint_id:
                 text = f"it is the newest here, but cold has a newer one, {newer!r}"
                 findings.add("error", describe(names.checkpoint(ns, checkpoint_id)), text, _OUTSIDE)
     compared = 0
     for key in held.headers:
-        compared += yield from _compare_checkpoint(hot, thread, key, now, findings)
+        compared += yield from _compare_checkpoint(tiers, hot, config.Address(thread, *key), now, findings)
     if not now.is_whole:  # else the check of hot has seen the whole history
         with decoding("the links of thread {!r}", thread):
             cut = held.cut()
@@ -333,20 +339,25 @@ def _check_history(thread: str, ns: str, checkpoint_id: str, held: Inventory, fi
         saved = above
 
 
-def _compare_checkpoint(hot: Context, thread: str, key: CheckpointKey, now: State, findings: Findings) -> Tiered[int]:
+def _compare_checkpoint(
+    tiers: Tiers, hot: Context, address: config.Address, now: State, findings: Findings
+) -> Tiered[int]:
     """Compare a checkpoint. Returns 1 if that was possible. Differences due to a concurrent write are no findings."""
+    thread, key = address.thread_id, (address.checkpoint_ns, address.checkpoint_id or "")
     described = describe(names.checkpoint(*key))
     try:
         stored, in_hot = yield from _read(hot, thread, key)
     except (ThreadDamaged, LimitExceeded) as error:
         findings.add("warning", described, f"it could not be compared with cold: {error}", "repair it here first")
         return 0
-    in_cold = yield ColdCall("get_tuple", (config.to_config(thread, *key),))
+    in_cold = yield ColdCall("get_tuple", (config.to_config(thread, *key),), is_packed=True)
     if in_cold is None:
         if not now.has_gaps:
             findings.add("error", described, "cold does not have it", _LACKS)
     elif in_hot and (
-        difference := comparing.difference(comparing.record(in_hot, {}), comparing.record(in_cold, {}), _as_stored)
+        difference := comparing.difference(
+            comparing.record(tiers.for_cold(in_hot), {}), comparing.record(in_cold, {}), _as_stored
+        )
     ):
         stored_now, _ = yield from _read(hot, thread, key)
         if stored_now == stored:

@@ -50,7 +50,7 @@ def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
     """Copy the source to the target in cold. Hot drops its copy of the target."""
     if source == target:
         return
-    stream: Any = list_checkpoints(tiers, {"configurable": {"thread_id": source}}, None, None, None)
+    stream: Any = list_checkpoints(tiers.packed(), {"configurable": {"thread_id": source}}, None, None, None)
     checkpoints: list[CheckpointTuple] = yield from listing.collect(stream)
     if not checkpoints:
         return
@@ -62,7 +62,8 @@ def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
     intent = yield from begin_intent(tiers, target, ALL, writer_of(tiers.hot, target, deletes=True), need="nothing")
     yield from change_cold([intent], ColdCall("delete_thread", (target,)))
     for saved in reversed(checkpoints):
-        yield from calls_for(saved, target, paths)
+        for call in calls_for(tiers.for_cold(saved), target, paths):
+            yield call._replace(is_packed=True)
     yield from intents.give_up(tiers, intent)
 
 

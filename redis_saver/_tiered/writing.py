@@ -33,6 +33,8 @@ from redis_saver._tiered.reading import fetching
 from redis_saver._tiered.requests import ColdCall, Tiered, attempt
 from redis_saver.errors import ThreadDamaged
 
+_NO_CONFIG: RunnableConfig = {"configurable": {}}
+"""Its metadata are in those of the checkpoint already."""
 _Store: TypeAlias = Callable[[GuardedScript], Operation[bool]]
 """Operation that writes to hot with a script. It returns False if the script refused."""
 
@@ -50,9 +52,9 @@ def put(
     writer = writer_of(hot, thread, settings.owner)
     if hot.refuses_forks:
         writer = with_parent(writer, hot, address, settings, checkpoint, metadata)
-    stored = configs.to_config(thread, ns, checkpoint["id"])
+    stored, metadata = configs.to_config(thread, ns, checkpoint["id"]), context.metadata_of(tiers, config, metadata)
     parent = names.checkpoint(ns, parent_id) if parent_id else b""
-    store = _keyed(hot, config, writing.store, address, settings, config, checkpoint, metadata, new_versions)
+    store = _keyed(hot, config, writing.store, address, settings, _NO_CONFIG, checkpoint, metadata, new_versions)
     is_in_hot: bool | None = False
     if queue := tiers.flush_queue:
         # A fill of an older id says nothing about writes of this checkpoint. So only the parent may be missing.

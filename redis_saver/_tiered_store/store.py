@@ -92,7 +92,7 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
                 "searches. Leave encryption= out, or use the RedisStore with encryption= without a cold store"
             )
         self._context = StoreTiers(context_of(hot), _ttl_of_copies(hot, self.ttl_config))
-        self._driver = self._driver_class(hot, cold, cold, bypasses=on_hot_error == "bypass")
+        self._driver = self._driver_class(hot, cold, bypasses=on_hot_error == "bypass")
 
     def __repr__(self) -> str:
         """Return the class, hot, and the class of cold."""

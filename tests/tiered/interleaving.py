@@ -52,13 +52,18 @@ class UnderWay:
         if isinstance(request, Call):
             return f"hot {request.script.name}"
         if isinstance(request, ColdCall):
-            return f"{'flushes' if request.is_packed else 'ColdCall'} {request.method}"
+            return f"{'flushes' if self._is_flush(request) else 'ColdCall'} {request.method}"
         return type(request).__name__
 
     @property
     def is_fenced_in_cold(self) -> bool:
         """True if it is a flusher about to write to cold, and its claim has expired."""
-        return bool(self.waited) and isinstance(self._request, ColdCall) and self._request.is_packed
+        return bool(self.waited) and isinstance(self._request, ColdCall) and self._is_flush(self._request)
+
+    def _is_flush(self, call: ColdCall) -> bool:
+        """True for a write of a flusher. Reads and copies carry, too."""
+        carries = call.method in ("get_tuple", "list", "get_delta_channel_history") or self.what.startswith("copy")
+        return call.is_packed and not carries
 
     def step(self) -> bool:
         """Carry out the current request. Return True if it was the last."""

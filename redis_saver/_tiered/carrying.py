@@ -1,0 +1,273 @@
+"""Carrying values between the tiers as packed bytes, so that no reader changes what others get.
+
+A process may lack a class, refuse it, or validate it anew. What it decodes and encodes again is then something else. So
+calls that carry go to a twin of cold whose serializer leaves objects packed, and hot stores their bytes as they are.
+The caller's own answer is decoded from these bytes by cold's serializer, as if cold had answered.
+
+That works if cold stores and reads all values by its `serde` (`guarding.py`), and if both serializers are LangGraph's
+or ours, with or without a cipher. Otherwise values are decoded, and each is encoded again to compare the bytes. If they
+differ, the answer is marked as lossy (`is_lossy`), and nobody stores it in hot.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import ormsgpack
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, DeltaChannelHistory
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from redis_saver._checkpoint.saver import Saver, context_of, with_context
+from redis_saver._common import postgres
+from redis_saver._common.display import shown
+from redis_saver._serde.serializer import FastSerializer, SafeSerializer, StrictSerializer
+from redis_saver._storage.context import Context
+from redis_saver._storage.encryption import EncryptedOnly
+from redis_saver._storage.opaque import Opaque, OpaqueSerializer
+from redis_saver._tiered.guarding import BY_PARENTS, can_have_twin, decodes_only_by_serde, twin
+from redis_saver._tiered.requests import ColdCall
+
+_KNOWN = (JsonPlusSerializer, SafeSerializer, FastSerializer, StrictSerializer, OpaqueSerializer)
+_KINDS = ("null", "bytes", "bytearray", "msgpack", "json", "pickle")
+"""Types that LangGraph's serializer writes or once wrote."""
+_READS = "get_tuple", "list", "get_delta_channel_history", BY_PARENTS
+_ATOMS = frozenset({type(None), bool, int, float, str, bytes, bytearray})
+_PACKER = OpaqueSerializer()
+
+
+class Carrier:
+    """The two serializers between which values are carried, and the calls of cold that carry."""
+
+    def __init__(self, hot: Context, cold: BaseCheckpointSaver[Any]) -> None:
+        """Find out how values can be carried between these savers."""
+        self._cold, of_ours = cold, context_of(cold) if isinstance(cold, Saver) else None
+        self._is_known = of_ours is not None or decodes_only_by_serde(cold)
+        self.has_twins: bool = of_ours is None and can_have_twin(cold)
+        """True if calls of cold that carry go to twins of it."""
+        self.hot_serde: SerializerProtocol = hot.serde
+        """The serializer by which hot stores and reads what is carried."""
+        self._way: Way | None = None
+        packed = _within(of_ours.serde if of_ours else cold.serde, _PackedSerializer)
+        packed_hot = _within(hot.serde, _CarryingSerializer)
+        if packed is not None and packed_hot is not None and self._is_known:
+            if isinstance(cold, Saver) and of_ours:
+                self._way, self.hot_serde = Way(with_context(cold, of_ours._replace(serde=packed)), packed), packed_hot
+            elif self.has_twins:
+                self._way, self.hot_serde = Way(twin(cold, packed), packed), packed_hot
+
+    @property
+    def is_packed(self) -> bool:
+        """True if values stay packed."""
+        return self._way is not None
+
+    def way(self, request: ColdCall) -> Way:
+        """Return the saver that answers a call, and the serializer of the values in it."""
+        if not request.is_packed and request.method != "put":
+            return Way(self._cold, self._cold.serde)
+        if self._way is not None:
+            return self._way
+        checked = _CheckedSerializer(self._cold.serde, is_known=self._is_known)
+        is_read = request.method in _READS
+        uses_twin = self.has_twins and (is_read or self._is_known)
+        return Way(twin(self._cold, checked) if uses_twin else self._cold, checked, checked if is_read else None)
+
+    def as_stored(self, request: ColdCall) -> ColdCall:
+        """Return a `put` in which values that Postgres would change as JSON become blobs.
+
+        LangGraph's Postgres saver stores a str, int, float or bool of a channel as JSON. A blob of a version replaces
+        it. So only new versions become blobs, except values that JSON cannot have: cold has the blobs of older ones.
+        """
+        if request.method != "put" or not (self._is_known and self.has_twins and postgres.has_history(self._cold)):
+            return request
+        target, checkpoint, metadata, new_versions = request.arguments
+        values = {
+            channel: _InBlob(value) if self._needs_blob(value, is_new=channel in new_versions) else value
+            for channel, value in checkpoint["channel_values"].items()
+        }
+        return request._replace(arguments=(target, {**checkpoint, "channel_values": values}, metadata, new_versions))
+
+    def _needs_blob(self, value: Any, *, is_new: bool) -> bool:
+        """True if Postgres cannot store a value as JSON, or if a new value would come back as something else."""
+        if value is None or type(value) in (bool, int) or not isinstance(value, (str, int, float)):
+            return False
+        if type(value) is str:
+            return not postgres.is_text(value)
+        if type(value) is float:
+            return is_new or not math.isfinite(value)
+        with suppress(TypeError, ValueError):  # such as a float of numpy, which only JSON takes
+            self._cold.serde.dumps_typed(value)
+            return is_new
+        return False
+
+    def opened(self, saved: CheckpointTuple | None) -> CheckpointTuple | None:
+        """Return a checkpoint that was carried as cold itself would have returned it."""
+        if saved is None or not self.is_packed:
+            return saved and CheckpointTuple(*saved)
+        values = {channel: self._opened(value) for channel, value in saved.checkpoint["channel_values"].items()}
+        writes = [(task, channel, self._opened(value)) for task, channel, value in saved.pending_writes or ()]
+        opened = self.with_open_parts(saved, self._cold.serde)
+        return opened._replace(checkpoint={**opened.checkpoint, "channel_values": values}, pending_writes=writes)
+
+    def opened_history(self, carried: Mapping[str, DeltaChannelHistory]) -> dict[str, DeltaChannelHistory]:
+        """Return histories that were carried as cold itself would have returned them."""
+        if not self.is_packed:
+            return dict(carried)
+        answers: dict[str, DeltaChannelHistory] = {}
+        for channel, history in carried.items():
+            answers[channel] = {"writes": [(*write[:2], self._opened(write[2])) for write in history["writes"]]}
+            if "seed" in history:
+                answers[channel]["seed"] = self._opened(history["seed"])
+        return answers
+
+    def with_open_parts(self, saved: CheckpointTuple, serde: SerializerProtocol) -> CheckpointTuple:
+        """Decode a carried checkpoint except its values and writes."""
+        if not self.is_packed:
+            return saved
+        values = saved.checkpoint["channel_values"]
+        checkpoint = _decoded({**saved.checkpoint, "channel_values": {}}, serde)
+        checkpoint["channel_values"] = values
+        return saved._replace(checkpoint=checkpoint, metadata=_decoded(saved.metadata, serde))
+
+    def _opened(self, value: Any) -> Any:
+        return _decoded(value, self._cold.serde)
+
+
+class Way(NamedTuple):
+    """How a call of cold is made."""
+
+    cold: BaseCheckpointSaver[Any]
+    serde: SerializerProtocol | None
+    """None for a store."""
+    checked: _CheckedSerializer | None = None
+
+    def marked(self, answer: Any) -> Any:
+        """Return an answer, marked if it may be something else than what cold has."""
+        if self.checked is None or not self.checked.is_lossy:
+            return answer
+        if isinstance(answer, CheckpointTuple):
+            return _LossyTuple(*answer)
+        if isinstance(answer, list):
+            return [_LossyTuple(*saved) for saved in answer]
+        return _LossyHistory(answer) if isinstance(answer, Mapping) else answer
+
+
+class _LossyTuple(CheckpointTuple):
+    """A checkpoint of which this process may not have decoded everything."""
+
+
+class _LossyHistory(dict[str, DeltaChannelHistory]):
+    """Histories of which this process may not have decoded everything."""
+
+
+def is_lossy(answer: object) -> bool:
+    """True if the answer of a call that carries may be something else than what cold has."""
+    return isinstance(answer, (_LossyTuple, _LossyHistory))
+
+
+class _InBlob(NamedTuple):
+    """A value that cold stores as a blob."""
+
+    value: Any
+
+
+class _PackedSerializer(OpaqueSerializer):
+    """Leaves objects packed, and encodes as another serializer does."""
+
+    def __init__(self, serde: SerializerProtocol) -> None:
+        super().__init__()
+        self._own = serde
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        """Decode as `OpaqueSerializer` does. What it refuses stays an `Opaque`, about which the own one decides."""
+        kind, stored = data
+        if kind in ("msgpack", "null", "bytes", "bytearray"):
+            with suppress(ValueError):
+                return super().loads_typed(data)
+        opaque = Opaque(kind, stored)
+        if b"channel_versions" not in stored:
+            return opaque
+        # Some savers store a checkpoint as a whole: before September 2024 as JSON, and as a pickle if it has to be one.
+        with suppress(ValueError, LookupError, TypeError, AttributeError):
+            return opaque.as_checkpoint()
+        return self._own.loads_typed(data)
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        value = obj.value if isinstance(obj, _InBlob) else obj
+        if type(value) is list and any(isinstance(item, Opaque) for item in value):  # pending sends, before 2025
+            value = [_decoded(item, self._own) for item in value]
+        return value.typed if isinstance(value, Opaque) else self._own.dumps_typed(value)
+
+
+class _CarryingSerializer(OpaqueSerializer):
+    """An `OpaqueSerializer` for hot. It refuses types that the serializer of the other side does not know."""
+
+    def __init__(self, serde: SerializerProtocol) -> None:
+        super().__init__()
+        self._own = serde
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        kind, _ = data
+        if "+" not in kind and kind not in _KINDS:
+            raise ValueError(f"it has the type {shown(kind)}, which LangGraph's serializer does not know")
+        return super().loads_typed(data)
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        if isinstance(obj, Opaque):
+            self._own.loads_typed(obj.typed)  # raises if hot could not read it back
+        return super().dumps_typed(obj)
+
+
+class _CheckedSerializer(SerializerProtocol):
+    """Notes if another serializer does not encode what it decoded to the same bytes."""
+
+    def __init__(self, serde: SerializerProtocol, *, is_known: bool) -> None:
+        """Wrap a serializer. `is_known`: its saver uses no other one."""
+        self._own, self._is_used, self._differs = serde, is_known, False
+
+    @property
+    def is_lossy(self) -> bool:
+        """True if a value differed, or if the saver does not use this serializer."""
+        return self._differs or not self._is_used
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        value = self._own.loads_typed(data)
+        self._is_used = True
+        try:
+            kind, again = self._own.dumps_typed(value)
+        except Exception:  # noqa: BLE001 - a user's serializer may raise anything, and reading goes on
+            self._differs = True
+        else:
+            self._differs |= (kind, bytes(again)) != (data[0], bytes(data[1]))
+        return value
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        return self._own.dumps_typed(obj.value if isinstance(obj, _InBlob) else obj)
+
+
+def _decoded(value: Any, serde: SerializerProtocol) -> Any:
+    """Decode a packed value by another serializer."""
+    if type(value) in _ATOMS:
+        return value
+    while isinstance(serde, (EncryptedSerializer, EncryptedOnly)):  # nothing that is packed is encrypted
+        serde = serde.serde
+    try:
+        return serde.loads_typed(_PACKER.dumps_typed(value))
+    except ormsgpack.MsgpackEncodeError:  # cold read it from JSON, so nothing in it is packed
+        return value
+
+
+def _within(
+    serde: SerializerProtocol, make: Callable[[SerializerProtocol], SerializerProtocol]
+) -> SerializerProtocol | None:
+    """Replace the serializer within ciphers. Returns None unless it is LangGraph's or ours."""
+    if type(serde) in (EncryptedSerializer, EncryptedOnly):
+        wrapper: Any = copy.copy(serde)
+        wrapper.serde = _within(wrapper.serde, make)
+        return wrapper if wrapper.serde is not None else None
+    return make(serde) if type(serde) in _KNOWN else None
