@@ -38,7 +38,7 @@ if #left > 0 and not behind then
 end
 if busy then return WRITING end
 if #left > 0 and behind then return BEHIND end
-if has_tombstone(dirty) then return HERE end
+if is_known_empty(dirty, lease) then return HERE end
 local marks = redis.call('HMGET', data, '@cold_backed', '@complete', '@has_latest' .. ns, '@state')
 local has_newest = id == '' and marks[4] and extent_of(marks[1], marks[2], marks[3]) > 0
 if has_newest or id ~= '' and redis.call('ZSCORE', index, 'c' .. ns .. id) then return HERE end
