@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import psycopg
+import psycopg_pool
 import redis
 from tests.support.factories import checkpoint, config
 from langgraph.checkpoint.postgres import PostgresSaver
@@ -25,6 +26,10 @@ from redis_saver import (
 from redis_saver._common.names import Keyspace
 from redis_saver._tiered import flushing
 from redis_saver._tiered.requests import ColdCall
+
+
+DEAD = psycopg_pool.PoolClosed
+"""Error of a `Tiers.dead_cold`."""
 
 
 class FlakySaver:
@@ -129,6 +134,12 @@ class Tiers:
         if self.native_async:
             await pool.open()
         return pool
+
+    async def dead_cold(self) -> Any:
+        """Make a saver over a Postgres that is down: every call raises (`DEAD`)."""
+        pool = await self._pool()
+        await pool.close() if self.native_async else pool.close()
+        return AsyncPostgresSaver(pool) if self.native_async else PostgresSaver(pool)
 
     async def cold_uniform(self) -> Any:
         if self.target.is_encrypted:
