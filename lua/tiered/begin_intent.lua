@@ -47,6 +47,7 @@ local need, gone = ARGV[6], tonumber(ARGV[7])
 
 -- Makes other writers wait, so that the flush can make the thread clean.
 local function first(code)
+  redis.call('HDEL', lease, 'new') -- the thread may have begun without the tiers
   redis.call('HSET', lease, 'barrier', '1')
   redis.call('PEXPIRE', lease, BARRIER)
   return { code, 0, 0 }

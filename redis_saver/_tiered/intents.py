@@ -215,9 +215,7 @@ def enroll(tiers: Tiers, thread: str | None) -> Tiered[None]:
         names = [thread] if thread is not None else (yield from listing.collect(listing.scan_threads(tiers.hot)))
         with Skipping(tiers.hot.data_keys, names_one=thread is not None) as skipping:
             for name in dict.fromkeys(names):
-                keys = tiers.hot.keyspace.tier_keys(name)
-                script_keys = (keys.index_key, keys.data_key, keys.intents, keys.dirty, keys.flush)
-                if (yield Call(scripts.ENROLL, script_keys, ())):
+                if (yield Call(scripts.ENROLL, tiers.hot.keyspace.tier_keys(name), ())):
                     yield from skipping.each(name, _flush_enrolled(tiers, name))
     except HotFailed:
         tiers.counts.bypasses += 1

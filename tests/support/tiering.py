@@ -26,6 +26,7 @@ from redis_saver import (
 from redis_saver._common.names import Keyspace
 from redis_saver._tiered import flushing
 from redis_saver._tiered.requests import ColdCall
+from redis_saver._tiered.threads import NEW_KEPT
 
 
 DEAD = psycopg_pool.PoolClosed
@@ -279,6 +280,13 @@ BEHIND: dict[str, Any] = {"mode": "write-behind", "flusher": False}
 
 def keys_of(tiers: Tiers, thread: str = "thread") -> Any:
     return Keyspace(tiers.target.prefix).tier_keys(thread)
+
+
+def mark_new(tiers: Tiers, thread: str) -> None:
+    """Mark a thread that no tier has, as `new_thread` does."""
+    lease = keys_of(tiers, thread).lease
+    tiers.target.raw.hset(lease, "new", "nonce")
+    tiers.target.raw.pexpire(lease, NEW_KEPT)
 
 
 async def drained(uniform: Uniform) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.support.factories import checkpoint, config
 from histories import NAMESPACES, THREADS, Model, normal, short
 from langgraph.checkpoint.serde.types import INTERRUPT
-from tests.support.tiering import Clock, Tiers, plain
+from tests.support.tiering import Clock, Tiers, mark_new, plain
 
 from redis_saver import ThreadBusy
 from redis_saver._common import names
@@ -109,7 +109,7 @@ class Interleaving:
     ) -> None:
         self.tiers, self.settings, self.is_coalescing = tiers, processes, history == "latest"
         self.chance, self.model = random.Random(f"{seed} {history}"), Model()
-        self.keyspace, self.number = Keyspace(tiers.target.prefix), 0
+        self.marks, self.keyspace, self.number = random.Random(seed), Keyspace(tiers.target.prefix), 0
         self.running: list[UnderWay] = []
         self.loses, self.lost = loses, set[str]()
         """Threads whose older checkpoints cold may have lost or restored."""
@@ -121,6 +121,8 @@ class Interleaving:
             cold = await self.tiers.cold()
             self.alone = self.tiers.target.uniform().saver
             self.savers = [await self.tiers.saver(cold=cold, **settings) for settings in self.settings]
+            for thread in THREADS:
+                self.mark(thread)
             for _ in range(length):
                 self.go_on()
             while self.running:
@@ -262,11 +264,17 @@ class Interleaving:
         """Newest checkpoint of a namespace, most often the root."""
         return self.model.get_tuple(config(thread, self.chance.choice(["", "", "sub"])))
 
+    def mark(self, thread: str) -> None:
+        """Let some threads begin as new ones. The seeds of other choices stay what they were."""
+        if self.marks.random() < 0.3:
+            mark_new(self.tiers, thread)
+
     def before(self, thread: str) -> None:
         """Store a thread in hot alone, as before there were tiers."""
         is_there = any(one.thread == thread for one in self.running) or any(self.model.list(config(thread, None)))
         if is_there or self.tiers.target.raw.exists(*self.keyspace.tier_keys(thread)):
             return
+        self.mark(thread)
         self.say("before", thread)
         for _ in range(3):
             self.number += 1

@@ -224,6 +224,15 @@ async def test_a_write_that_may_have_reached_cold_ends_the_mark(tiers: Tiers) ->
             await write
 
 
+async def test_a_thread_that_began_without_the_tiers_is_not_new(tiers: Tiers) -> None:
+    uniform = await tiers.uniform()
+    thread = await uniform.new_thread()
+    stored = await put(Uniform(uniform.saver.hot), config(thread))
+    assert [saved.config for saved in await uniform.list(config(thread))] == [stored], "it is enrolled"
+    tiers.evict(thread=thread)
+    assert (await uniform.get_tuple(config(thread))).config == stored
+
+
 @pytest.mark.plain("names are not encrypted")
 async def test_without_tiers_it_is_only_a_name(target: Target) -> None:
     saver = target.uniform()
