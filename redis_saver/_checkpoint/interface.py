@@ -273,8 +273,14 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
     def new_thread(self, config: RunnableConfig | None = None) -> str:
         """Return a name for a new thread. Nobody has used it. Names sort by time.
 
-        Over two tiers, hot remembers for a day, or for the `thread_ttl` of `config`, that cold has nothing of the
-        thread. So its first turn does not ask cold. This costs one round trip.
+        Over two tiers, hot remembers that cold has nothing of the thread, so its first turn does not ask cold
+        (`docs/tiered.md`). The thread begins with its first write. Until then no method shows it.
+
+        Cost: nothing is sent; over two tiers one round trip.
+
+        Args:
+            config: A config of the thread's runs. Only its `thread_ttl` counts: hot remembers for this time. Default: a
+                day.
         """
         return self._run(self._new_thread_gen(configs.ttl_of(config)), "new_thread")
 

@@ -35,11 +35,13 @@ NEW_KEPT = 24 * 3600 * 1000
 
 def new_thread(tiers: Tiers, remembered: int | None) -> Operation[str]:
     """Make a name for a new thread, and let hot remember for some milliseconds that cold has nothing of it."""
-    while True:
+    for _ in range(_ATTEMPTS):
         thread, nonce = names.new_thread(), uuid4().hex
         keys = tiers.hot.keyspace.tier_keys(thread)
-        if (yield Call(scripts.NEW_THREAD, keys, (nonce, remembered or NEW_KEPT, DELETIONS_KEPT))):
+        reply = yield Call(scripts.NEW_THREAD, keys, (nonce, remembered or NEW_KEPT, DELETIONS_KEPT))
+        if reply == 1:
             return thread
+    raise decoding("the mark of a new thread").of(ValueError(f"{shown(reply)} for {_ATTEMPTS} names that nobody has"))
 
 
 def delete_thread(tiers: Tiers, thread: str) -> Tiered[None]:

@@ -17,7 +17,7 @@ from tests.support.tiering import BEHIND, DEAD, FlakySaver, Tiers, drained, keys
 from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import Around, asked, script_of
 
-from redis_saver import ThreadNotFound
+from redis_saver import DecodeError, ThreadNotFound
 from redis_saver._engine.requests import Call
 from redis_saver._tiered import scripts, threads
 
@@ -174,6 +174,9 @@ async def test_a_name_that_is_taken_is_made_anew(tiers: Tiers, monkeypatch: pyte
     assert await uniform.new_thread() == "marked"
     monkeypatch.setattr(threads.names, "new_thread", lambda: made.pop(0))
     assert await uniform.new_thread() == "free"
+    monkeypatch.setattr(threads.names, "new_thread", lambda: "written")
+    with pytest.raises(DecodeError):  # a call ends, whatever the server answers
+        await uniform.new_thread()
 
 
 async def test_write_through_reads_nothing_of_a_new_thread_from_cold(tiers: Tiers) -> None:
