@@ -109,7 +109,7 @@ end
 local state, has = conflict_others(others), found[6] and PARTIAL or COMPLETE
 if state == ALL_CHANGES then state, has = '!', PARTIAL end
 local leased = redis.call('HMGET', lease, 'new', 'token')
-local still = leased[1] and 2 or fill_token ~= '' and leased[2] == fill_token and 1 or 0
+local still = leased[1] and not meta and 2 or fill_token ~= '' and leased[2] == fill_token and 1 or 0
 redis.call('UNLINK', lease)
 if redis.call('HEXISTS', flush, 'deleted') == 1 then
   redis.call('HSET', flush, 'deleted', '2') -- written anew, maybe only in cold: a fenced flusher must not delete it

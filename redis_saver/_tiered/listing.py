@@ -29,9 +29,9 @@ def list_checkpoints(
 ) -> TieredStream[CheckpointTuple]:
     """List the checkpoints of both tiers, newest first, in pages.
 
-    A thread is listed from hot if hot has all of it. Otherwise it is flushed first. Coalesced checkpoints are
-    only in hot. If both tiers are needed, all results are gathered first. Hot's results are ignored for threads with a
-    write intent.
+    A thread is listed from hot if hot has all of it. Otherwise it is flushed first. Coalesced checkpoints are only in
+    hot. If both tiers are needed, all results are gathered first. Hot's results are ignored for threads with a write
+    intent.
     """
     return _list(tiers, listing.query(config, filter, before, limit), filter, _Listed(tiers, before, limit))
 

@@ -1,4 +1,4 @@
-"""Changes of whole threads, which are made in cold while hot drops its copy, and ownership, which only hot stores."""
+"""New threads, changes of whole threads, which are made in cold while hot drops its copy, and ownership."""
 
 from __future__ import annotations
 
