@@ -4,6 +4,7 @@
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents, only over two tiers
 -- KEYS[4] dirty      sorted set  <prefix>:{<thread>}:dirty, only over two tiers
+-- KEYS[5] lease      hash        <prefix>:{<thread>}:lease, only over two tiers
 -- ARGV[1] ns         namespace, escaped
 -- ARGV[2] id         checkpoint id, escaped, or '' for the newest
 -- ARGV[3] refresh    '1' to move the deadline as a write does
@@ -32,7 +33,7 @@
 
 local INTENTS, NOWHERE = 1, 2
 local ALL = 2 -- the extent of a complete thread
-local index, data, intents, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local index, data, intents, dirty, lease = unpack(KEYS)
 local ns, id, refresh, default = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local roots, told, tag, known = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 
@@ -58,7 +59,7 @@ else
   meta, problem = open_thread(index, data)
 end
 if problem then return problem end
-if not meta then return dirty and has_tombstone(dirty) and { NOWHERE } or false end
+if not meta then return dirty and is_known_empty(dirty, lease) and { NOWHERE } or false end
 local has = found and extent_of(found[4], found[5], found[6])
 local fill = found and (found[5] or found[6]) or nil
 if fill == '1' then fill = nil end

@@ -5,6 +5,7 @@
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents, only over two tiers
 -- KEYS[4] dirty      sorted set  <prefix>:{<thread>}:dirty, only over two tiers
+-- KEYS[5] lease      hash        <prefix>:{<thread>}:lease, only over two tiers
 -- ARGV[1] ns         namespace, escaped
 -- ARGV[2] id         first id of the page, escaped: the target, or `next` of the last page. '' for the newest
 -- ARGV[3] target     the target, escaped, on a later page. '' on the first page, where its own writes do not count
@@ -53,7 +54,7 @@
 
 local INTENTS, PARTIAL = 1, 2
 local ALL = 2 -- the extent of a thread that is all here
-local index, data, intents, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local index, data, intents, dirty, lease = unpack(KEYS)
 local ns, id, target, lowest = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local limit, budget = tonumber(ARGV[5]), tonumber(ARGV[6])
 local refresh, default = ARGV[7], ARGV[8]
@@ -63,7 +64,7 @@ if intents and redis.call('EXISTS', intents) == 1 then return INTENTS end
 local meta, problem, found = open_thread(index, data, '@rewritten', '@cold_backed', '@complete', '@has_latest' .. ns)
 if problem then return problem end
 if not meta then
-  if intents and not has_tombstone(dirty) then return { PARTIAL } end
+  if intents and not is_known_empty(dirty, lease) then return { PARTIAL } end
   return { '', {}, { '', '', '', 0, 0, '', 0, 0, '' } }
 end
 local extent = intents and extent_of(found[5], found[6], found[7]) or ALL

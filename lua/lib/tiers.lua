@@ -16,7 +16,8 @@ local function has_its_writes(data, checkpoint, learned, fill)
   return learned == '1' or learned and learned == fill or redis.call('HEXISTS', data, checkpoint) == 1
 end
 
--- Returns true if the thread was deleted in hot, but not yet in cold. Then cold's data is stale.
-local function has_tombstone(dirty)
-  return redis.call('ZSCORE', dirty, 'd')
+-- Returns true if hot knows that a thread that is not here is empty: nobody has written it since new_thread made its
+-- name, or it was deleted in hot, but not yet in cold. Then cold's data is stale.
+local function is_known_empty(dirty, lease)
+  return redis.call('HEXISTS', lease, 'new') == 1 or redis.call('ZSCORE', dirty, 'd')
 end

@@ -23,7 +23,7 @@ local function standing(data, intents, lease, dirty, fill, gain, ns, needed, is_
   if there and (not home or is_dirty and redis.call('EXISTS', dirty) == 0) then return nil end
   local granted = redis.call('HMGET', lease, 'token', 'barrier')
   if granted[2] then return nil end
-  if not there and redis.call('ZSCORE', dirty, 'd') then return '@complete', '1' end
+  if not there and is_known_empty(dirty, lease) then return '@complete', '1' end
   if not whole and fill ~= '' and granted[1] == fill then return gain, fill end
   if not whole and not (there and (newest or not is_newest) and has_needed) then return nil end
   if checkpoint ~= '' and not has_its_writes(data, checkpoint, whole or newest, fill) then return nil end

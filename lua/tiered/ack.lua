@@ -107,13 +107,14 @@ if meta and not redis.call('ZSCORE', dirty, 'd') then -- else cold still has to 
   if gaps == '1' then redis.call('HSET', data, '@cold_gaps', '1') end
 end
 if left == 0 then
-  local remembered = redis.call('HMGET', flush, 'deleted', 'fenced', 'removed')
+  local remembered = redis.call('HMGET', flush, 'deleted', 'fenced', 'removed', 'new')
   redis.call('UNLINK', flush)
   if remembered[1] then redis.call('HSET', flush, 'deleted', remembered[1]) end
   if remembered[2] and redis.call('EXISTS', intents) == 1 then redis.call('HSET', flush, 'fenced', '1') end
   if remembered[3] and now - string.sub(remembered[3], 1, 15) < tonumber(kept) then
     redis.call('HSET', flush, 'removed', remembered[3])
   end
+  if remembered[4] then redis.call('HSET', flush, 'new', remembered[4]) end
   redis.call('PEXPIRE', flush, kept)
   if meta and redis.call('ZCARD', index) == 1 then -- a rollback left nothing
     redis.call('UNLINK', index, data)

@@ -18,7 +18,8 @@
 -- one record conflict, because their writes may reach cold and this server in different orders.
 -- Returns {code, pathless, still}
 --   pathless  1 if those writes came from a fill, else 0
---   still     1 if the thread has not changed since that fill, else 0
+--   still     2 if nobody has written the thread since new_thread made its name, 1 if the thread has not changed since
+--             that fill, else 0
 -- The code says what cold has of the thread:
 --   ABSENT     0  unknown: the thread is not here
 --   COMPLETE   1  all values that are here
@@ -46,6 +47,7 @@ local need, gone = ARGV[6], tonumber(ARGV[7])
 
 -- Makes other writers wait, so that the flush can make the thread clean.
 local function first(code)
+  redis.call('HDEL', lease, 'new') -- the thread may have begun without the tiers
   redis.call('HSET', lease, 'barrier', '1')
   redis.call('PEXPIRE', lease, BARRIER)
   return { code, 0, 0 }
@@ -106,7 +108,8 @@ elseif meta and need == 'all' and found[6] == '1' and is_being_written(others, n
 end
 local state, has = conflict_others(others), found[6] and PARTIAL or COMPLETE
 if state == ALL_CHANGES then state, has = '!', PARTIAL end
-local still = fill_token ~= '' and redis.call('HGET', lease, 'token') == fill_token
+local leased = redis.call('HMGET', lease, 'new', 'token')
+local still = leased[1] and not meta and 2 or fill_token ~= '' and leased[2] == fill_token and 1 or 0
 redis.call('UNLINK', lease)
 if redis.call('HEXISTS', flush, 'deleted') == 1 then
   redis.call('HSET', flush, 'deleted', '2') -- written anew, maybe only in cold: a fenced flusher must not delete it
@@ -116,4 +119,4 @@ redis.call('ZADD', intents, 0, stamp .. state .. record .. token)
 set_deadline()
 if need == 'nothing' then end_ownership() end
 local is_pathless = writes ~= '' and string.find(found[5] or '', pack(writes), 1, true)
-return { meta and has or ABSENT, is_pathless and 1 or 0, still and 1 or 0 }
+return { meta and has or ABSENT, is_pathless and 1 or 0, still }

@@ -3,8 +3,9 @@
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
--- KEYS[4] dirty      sorted set  <prefix>:{<thread>}:dirty
--- KEYS[5] flush      hash        <prefix>:{<thread>}:flush
+-- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
+-- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
+-- KEYS[6] flush      hash        <prefix>:{<thread>}:flush
 --
 -- Returns 1 if it was recorded. Returns 0 if cold has the thread, or if a writer has an intent.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
@@ -12,7 +13,7 @@
 --- @include lib/thread
 --- @include lib/again
 
-local index, data, intents, dirty, flush = unpack(KEYS)
+local index, data, intents, lease, dirty, flush = unpack(KEYS)
 
 local meta, problem, found = open_thread(index, data, '@cold_backed')
 if problem then -- if cold may have the thread, the next reader repairs it
@@ -22,5 +23,6 @@ if problem then -- if cold may have the thread, the next reader repairs it
 end
 local is_only_here = meta and (not found[4] or meta.dirty and redis.call('EXISTS', dirty) == 0)
 if not is_only_here or redis.call('EXISTS', intents) == 1 then return 0 end
+redis.call('UNLINK', lease) -- a thread that began without the tiers may have the mark of a new one
 note_all(index, data, dirty, flush, meta)
 return 1

@@ -32,6 +32,7 @@ if not own and redis.call('EXISTS', dirty) == 1 then -- a repeated request, and 
 end
 local first = redis.call('ZRANGEBYLEX', index, '[c', '(d', 'LIMIT', 0, 1)[1]
 local base = first and '@flushed_head' .. string.sub(first, 2, (string.find(first, '%z')))
+redis.call('HDEL', flush, 'new')
 local was_flushed = redis.call('EXISTS', flush) == 1 or base and redis.call('HEXISTS', data, base) == 1
 redis.call('UNLINK', index, data)
 if redis.call('EXISTS', dirty) == 1 then put_tombstone(dirty) end

@@ -38,8 +38,9 @@ if #left > 0 and not behind then
 end
 if busy then return WRITING end
 if #left > 0 and behind then return BEHIND end
-if has_tombstone(dirty) then return HERE end
 local marks = redis.call('HMGET', data, '@cold_backed', '@complete', '@has_latest' .. ns, '@state')
+local is_empty = not marks[4] and is_known_empty(dirty, lease)
+if is_empty or redis.call('ZSCORE', dirty, 'd') then return HERE end
 local has_newest = id == '' and marks[4] and extent_of(marks[1], marks[2], marks[3]) > 0
 if has_newest or id ~= '' and redis.call('ZSCORE', index, 'c' .. ns .. id) then return HERE end
 if id ~= '' and redis.call('ZSCORE', dirty, 'r' .. ns .. id) then return BEHIND end

@@ -39,6 +39,7 @@ if redis.call('EXISTS', intents) == 1 then return WRITING end
 local meta, problem, found = open_thread(index, data, '@cold_backed', '@complete', '@cold_gaps')
 if problem then return problem end
 if (meta and meta.rev or '') ~= revision then return CHANGED end
+if not meta and is_known_empty(dirty, lease) then return { 0, 0, 0, 0, '' } end
 local is_whole = meta and extent_of(found[4], found[5]) == ALL
 if not is_whole and asked ~= '1' then return UNKNOWN end
 

@@ -70,6 +70,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
     _list_checkpoints_gen: Operates[None]
     """It checks its arguments at once, and returns a stream."""
     _get_delta_channel_history_gen: Operates[Mapping[str, DeltaChannelHistory]]
+    _new_thread_gen: Operates[str]
     _delete_thread_gen: Operates[None]
     _delete_for_runs_gen: Operates[None]
     _copy_thread_gen: Operates[None]
@@ -269,6 +270,24 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
 
     # -- threads
 
+    def new_thread(self, config: RunnableConfig | None = None) -> str:
+        """Return a name for a new thread. Nobody has used it. Names sort by time.
+
+        Over two tiers, hot remembers that cold has nothing of the thread, so its first turn does not ask cold
+        (`docs/tiered.md`). The thread begins with its first write. Until then no method shows it.
+
+        Cost: nothing is sent; over two tiers one round trip.
+
+        Args:
+            config: A config of the thread's runs. Only its `thread_ttl` counts: hot remembers for this time. Default: a
+                day.
+        """
+        return self._run(self._new_thread_gen(configs.ttl_of(config)), "new_thread")
+
+    async def anew_thread(self, config: RunnableConfig | None = None) -> str:
+        """`new_thread` for asyncio."""
+        return await self._arun(self._new_thread_gen(configs.ttl_of(config)), "new_thread")
+
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread: its checkpoints, values and writes in all namespaces, in one step.
 
@@ -289,10 +308,9 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         they are deleted too, as cold knows runs only by their metadata. A remaining checkpoint may name a parent that
         is gone.
 
-        Cost: a SCAN over the server's keys and one small lookup per thread, with 500 lookups in a round trip, because
-        an index of runs could not be updated atomically across cluster slots. In threads with checkpoints of these
-        runs, all links are read, and the metadata of the checkpoints that follow them. Then each step removes up to 500
-        names.
+        Cost: a SCAN over the server's keys and one small lookup per thread, with 500 lookups in a round trip. In
+        threads with checkpoints of these runs, all links are read, and the metadata of the checkpoints that follow
+        them. Then each step removes up to 500 names.
 
         Args:
             run_ids: The runs. Runs without checkpoints, and an empty list, change nothing.
@@ -437,8 +455,8 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         Args:
             thread_id: The thread.
             lease: Time after which others may take the thread if this process dies: between a second and a day. The
-                block renews it. An owner may be late because its process was stopped, or could not reach the server.
-                Then it may go on for up to a day, unless somebody else took the thread.
+                block renews it. An owner that was stopped, or could not reach the server, may go on for up to a day,
+                unless somebody else took the thread.
             on_busy: Rule for a thread that somebody else owns, with a lease that has not run out.
                 `"raise"`: raise `NotOwner`.
                 `"wait"`: wait until the owner gives it back, or the lease runs out. Waiters get it in order of arrival.
@@ -479,9 +497,8 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         `updated_after` and `updated_before`, which this process applies. SCAN can return a thread twice while the
         server resizes its tables.
 
-        Over two tiers, the threads of hot come first, then those that only cold has. The names of hot's threads are in
-        memory. This process checks all conditions, on the combined data of both tiers. A cold saver that is not
-        LangGraph's Postgres saver is read completely.
+        Over two tiers, the threads of hot come first, with their names in memory. This process checks all conditions,
+        on the data of both tiers. A cold saver other than LangGraph's Postgres saver is read completely.
 
         Args:
             thread_prefix: Only threads whose name begins with this.
@@ -527,8 +544,8 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
     def get_thread(self, thread_id: str) -> InfoT | None:
         """Describe one thread as `threads()` does. Returns None if there is no such thread.
 
-        Cost: one round trip; over two tiers one to each. A cold saver that is not LangGraph's Postgres saver returns
-        all checkpoints of the thread.
+        Cost: one round trip; over two tiers one to cold, too, unless hot has the whole thread. A cold saver that is not
+        LangGraph's Postgres saver returns all checkpoints of the thread.
         """
         info: InfoT | None = self._run(self._get_thread_gen(configs.name(thread_id, "thread_id")))
         return info

@@ -201,6 +201,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
     _put_gen = as_method(writing.put)
     _put_writes_gen = as_method(writing.put_writes)
     _get_delta_channel_history_gen = as_method(delta.get_delta_channel_history)
+    _new_thread_gen = as_method(threads.new_thread)
     _delete_thread_gen = as_method(threads.delete_thread)
     _delete_for_runs_gen = as_method(pruning.delete_for_runs)
     _copy_thread_gen = as_method(copying.copy_thread)

@@ -105,6 +105,12 @@ class ThreadQuery(NamedTuple):
 ANY = ThreadQuery()
 
 
+def new_thread(context: Context, remembered: int | None) -> Operation[str]:  # noqa: ARG001 - over two tiers they count
+    """Return a name for a new thread. Sends nothing."""
+    yield from ()
+    return names.new_thread()
+
+
 def delete_thread(context: Context, thread: str) -> Operation[None]:
     """Delete a thread, even a damaged one."""
     yield pruning.deletion(context, thread, b"any")

@@ -152,6 +152,17 @@ def address_and_settings(config: RunnableConfig) -> tuple[Address, ThreadSetting
     return named, NO_SETTINGS if OURS.isdisjoint(entries) else _settings(entries)
 
 
+def ttl_of(config: RunnableConfig | None) -> int | None:
+    """Return the thread's own TTL in a config, in milliseconds. The config need not name a thread.
+
+    Raises:
+        TypeError, ValueError: The config or its TTL is invalid.
+    """
+    if config is None or (isinstance(config, Mapping) and "configurable" not in config):
+        return None
+    return _settings(configurable(config)).ttl
+
+
 def _settings(entries: Mapping[str, Any]) -> ThreadSettings:
     ttl, history, owner = entries.get(TTL_KEY), entries.get(HISTORY_KEY), entries.get(OWNER_KEY)
     if ttl is not None:

@@ -13,6 +13,8 @@ import struct
 from functools import lru_cache
 from typing import NamedTuple
 
+from langgraph.checkpoint.base.id import uuid6
+
 from redis_saver._common.display import shown
 
 INDEX, DATA, DIRTY, INTENTS, REPLICATED = b"index", b"data", b"dirty", b"intents", b"replicated"
@@ -132,6 +134,12 @@ def random() -> int:
         return int(first)
 
 
+def new_thread() -> str:
+    """Return a thread's name that nobody has used. Names sort by time, as LangGraph's checkpoint ids do (`uuid6`)."""
+    chance = random()
+    return str(uuid6(node=chance % 2**48, clock_seq=chance >> 50))
+
+
 class Keys(NamedTuple):
     """The two keys of a thread, both in the cluster slot of `{thread}`."""
 
@@ -147,7 +155,7 @@ class TierKeys(NamedTuple):
     intents: bytes
     """Write intents of the writers that write the thread to cold."""
     lease: bytes
-    """Fill lease of the process that may copy missing checkpoints from cold."""
+    """Fill lease of the process that may copy missing checkpoints from cold. Or the mark of a new thread."""
     dirty: bytes
     """Records that cold lacks."""
     flush: bytes
@@ -212,13 +220,13 @@ class Keyspace:
         tag = self._tag(thread_id)
         return TierKeys(tag + INDEX, tag + DATA, tag + INTENTS, tag + b"lease", tag + DIRTY, tag + b"flush")
 
-    def reading_keys(self, thread_id: str) -> tuple[bytes, bytes, bytes, bytes]:
+    def reading_keys(self, thread_id: str) -> tuple[bytes, bytes, bytes, bytes, bytes]:
         """Return the keys of a read over two tiers.
 
-        With write intents, hot may lack checkpoints. With dirty records, cold does.
+        With write intents, hot may lack checkpoints. With dirty records, cold does. The lease says that a thread is new.
         """
         tag = self._tag(thread_id)
-        return tag + INDEX, tag + DATA, tag + INTENTS, tag + DIRTY
+        return tag + INDEX, tag + DATA, tag + INTENTS, tag + DIRTY, tag + b"lease"
 
     def thread_of(self, key: bytes, ending: bytes) -> str | None:
         """Return the thread of a key with this ending (INDEX or DATA), or None if it is another key."""

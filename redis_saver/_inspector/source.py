@@ -33,7 +33,7 @@ from redis_saver._storage.context import Context
 from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver._tiered.requests import ColdCall, Tiered, with_own_errors
 from redis_saver._tiered.saver import TwoTiers, driver_over, tiers_of
-from redis_saver._tiered.thread_info import threads_of, tiered_threads
+from redis_saver._tiered.thread_info import in_both, threads_of, tiered_threads
 from redis_saver.errors import EndpointError, LimitExceeded, ThreadNotFound
 
 MAX_CHANNELS = 200
@@ -98,7 +98,11 @@ class Source:
         Raises:
             ThreadNotFound: There is no such thread.
         """
-        if (info := self.saver.get_thread(name)) is None:
+        if self.tiers is None:
+            info = self.saver.get_thread(name)
+        else:  # cold is asked in any case
+            info = driver_over(self.tiers).run(with_own_errors(in_both(tiers_of(self.tiers), name)))
+        if info is None:
             raise threads.not_there(name)
         return info
 

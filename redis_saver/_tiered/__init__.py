@@ -1,7 +1,7 @@
 """Operations over two tiers: a Redis saver (hot) that answers reads, and any other saver (cold) that keeps everything.
 
 **Write-through.** Every write goes to cold first. Cold is complete, so hot may drop its copy of a thread at any time.
-Four mechanisms keep hot from answering with less than cold has:
+Five mechanisms keep hot from answering with less than cold has:
 
 - **Intents.** Before a writer writes to cold, it puts a write intent into hot (`lua/tiered/begin_intent.lua`). When hot
   has the write too, the intent ends (`lua/tiered/end_intent.lua`). A reader that finds an intent reads cold. So no
@@ -21,6 +21,9 @@ Four mechanisms keep hot from answering with less than cold has:
   including those of this checkpoint. The id and the remembered time come from one process, so no two clocks are
   compared. Without that token the `put` goes to cold first. Hot keeps its data, but no longer claims to have the newest
   checkpoint (`lua/tiered/put_through.lua`). A later fill copies the checkpoint with its writes.
+- **New threads.** `new_thread` makes a name that nobody else makes, and marks it in the key of the fill lease. Every
+  write, deletion and enrolling removes that key in its first step. So while the mark is there, cold has nothing of the
+  thread: hot answers reads, and the first write makes hot complete (`@complete` is `1`).
 
 A write does not begin if hot cannot store its intent, because other processes may still reach hot and would read old
 data. With `on_hot_error="bypass"`, reads continue without hot, and so do writes that have already begun.

@@ -28,6 +28,8 @@ from redis_saver.errors import RedisSaverError, ThreadDamaged, decoding
 ALL, NOWHERE = b"*" * 16, b"?"
 """Record of an intent on a whole thread, and a field that never exists."""
 _LOG = ThrottledLog("redis_saver.tiered")
+IS_NEW = 2
+"""Part of the answer to a writer: nobody has written the thread since `new_thread` made its name."""
 REPAIRS = 3
 """Maximum number of repairs per write. A repair may not fix the damage."""
 Need: TypeAlias = Literal["", "all", "nothing"]
@@ -50,7 +52,7 @@ class Intent(NamedTuple):
     newest: bytes
     """Field that `lua/tiered/end_intent.lua` sets after this write: `@complete`, or `@has_latest` and a namespace."""
     fill: bytes
-    """Token of the fill that the writer knows, or empty."""
+    """Token of the fill that the writer knows, or empty. `1` for a new thread."""
 
 
 def begin_intent(
@@ -101,9 +103,11 @@ def begin_intent(
         except Exception:
             yield from release(keys, token)  # the write does not happen, and cold got nothing
             raise
-        in_cold, is_pathless, nothing_since = answer
+        in_cold, is_pathless, still = answer
         if in_cold not in (IntentReply.BEHIND, IntentReply.UNNOTED, IntentReply.WAIT):
-            newest = fill.field if fill and nothing_since else b""
+            newest = fill.field if fill and still else b""
+            if still == IS_NEW:
+                newest, granted = context.WHOLE, b"1"
             is_here, has_all = in_cold != IntentReply.ABSENT, in_cold == IntentReply.COMPLETE
             return Intent(keys, token, is_here, has_all, bool(is_pathless), newest, granted)
         deadline = deadline or flushing.until_busy()
@@ -211,9 +215,7 @@ def enroll(tiers: Tiers, thread: str | None) -> Tiered[None]:
         names = [thread] if thread is not None else (yield from listing.collect(listing.scan_threads(tiers.hot)))
         with Skipping(tiers.hot.data_keys, names_one=thread is not None) as skipping:
             for name in dict.fromkeys(names):
-                keys = tiers.hot.keyspace.tier_keys(name)
-                script_keys = (keys.index_key, keys.data_key, keys.intents, keys.dirty, keys.flush)
-                if (yield Call(scripts.ENROLL, script_keys, ())):
+                if (yield Call(scripts.ENROLL, tiers.hot.keyspace.tier_keys(name), ())):
                     yield from skipping.each(name, _flush_enrolled(tiers, name))
     except HotFailed:
         tiers.counts.bypasses += 1

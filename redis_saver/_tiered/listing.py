@@ -6,14 +6,14 @@ import copy
 from collections import defaultdict
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver._checkpoint import listing
 from redis_saver._common import config as configs, names, postgres
-from redis_saver._engine.requests import Batch, Command, Operation, Page
+from redis_saver._engine.requests import Batch, Call, Command, Operation, Page
 from redis_saver._engine.runner import Pump
 from redis_saver._storage.skipping import Skipping
 from redis_saver._tiered.context import WHOLE, Tiers, for_cold
@@ -33,9 +33,9 @@ def list_checkpoints(
 ) -> TieredStream[CheckpointTuple]:
     """List the checkpoints of both tiers, newest first, in pages.
 
-    A dirty thread is listed from hot if hot has all of it. Otherwise it is flushed first. Coalesced checkpoints are
-    only in hot. If both tiers are needed, all results are gathered first. Hot's results are ignored for threads with a
-    write intent.
+    A thread is listed from hot if hot has all of it. Otherwise it is flushed first. Coalesced checkpoints are only in
+    hot. If both tiers are needed, all results are gathered first. Hot's results are ignored for threads with a write
+    intent.
     """
     return _list(tiers, listing.query(config, filter, before, limit), before, _understood(tiers, filter))
 
@@ -51,9 +51,11 @@ def _list(
     has_all = tiers.flush_queue is None or tiers.flush_queue.history == "all"
     yield from enroll(tiers, thread)  # first: a thread that another process enrolls is dirty afterwards
     try:
-        for name in (yield from dirty(tiers, thread)):
-            if thread is not None and (yield from _list_by_hot_alone(tiers, thread, query, listed)):
-                return
+        lacking = yield from dirty(tiers, thread)
+        alone = thread if lacking or tiers.verify == "never" else None
+        if alone is not None and (yield from _list_by_hot_alone(tiers, alone, query, listed)):
+            return
+        for name in lacking:
             if not (yield from flush_what_goes(tiers, name)):
                 has_all = False
                 lagging.append(name)
@@ -167,7 +169,7 @@ class _Listed:
 def _list_by_hot_alone(
     tiers: Tiers, thread: str, query: listing.Query, listed: _Listed
 ) -> Generator[TieredRequest | Page[CheckpointTuple], Any, bool]:
-    """List a dirty thread from hot alone. Returns False as soon as hot lacks a part of it."""
+    """List a thread from hot alone. Returns False as soon as hot lacks a part of it."""
     keys = tiers.hot.keyspace.tier_keys(thread)
     if not (yield from _is_whole(keys)):
         return False
@@ -259,12 +261,34 @@ def dirty(tiers: Tiers, thread: str | None) -> Tiered[list[str]]:
 
 
 def _is_whole(keys: names.TierKeys) -> Operation[bool]:
-    """True if hot has all of a thread, or has deleted it and cold has not."""
-    if (yield Command(("EXISTS", keys.intents))):
-        return False
-    if (yield Command(("EXISTS", keys.data_key))):
-        return bool((yield Command(("HEXISTS", keys.data_key, WHOLE))))
-    return (yield from _has_tombstone(keys))
+    """True if hot has all of a thread, or knows that there is none."""
+    return Held._make((yield Batch(Held.requests(keys)))).is_whole
+
+
+class Held(NamedTuple):
+    """The part of a thread that hot has: the replies to `requests`."""
+
+    intents: int
+    is_here: int
+    has_all: int
+    is_new: int
+    tombstone: object
+
+    @staticmethod
+    def requests(keys: names.TierKeys) -> list[Call | Command]:
+        """Return the requests."""
+        return [
+            Command(("EXISTS", keys.intents)),
+            Command(("EXISTS", keys.data_key)),
+            Command(("HEXISTS", keys.data_key, WHOLE)),
+            Command(("HEXISTS", keys.lease, "new")),
+            Command(("ZSCORE", keys.dirty, "d")),
+        ]
+
+    @property
+    def is_whole(self) -> bool:
+        """True if hot has all of the thread, or knows that there is none: it is new, or cold has still to delete it."""
+        return not self.intents and bool(self.has_all if self.is_here else self.is_new or self.tombstone is not None)
 
 
 def _has_tombstone(keys: names.TierKeys) -> Operation[bool]:

@@ -148,6 +148,7 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
     _put_writes_gen = as_method(writing.put_writes)
     _list_checkpoints_gen = as_method(listing.list_checkpoints)
     _get_delta_channel_history_gen = as_method(reading.get_delta_channel_history)
+    _new_thread_gen = as_method(threads.new_thread)
     _delete_thread_gen = as_method(threads.delete_thread)
     _delete_for_runs_gen = as_method(threads.delete_for_runs)
     _copy_thread_gen = as_method(threads.copy_thread)

@@ -23,6 +23,7 @@ from redis_saver._engine.requests import Batch, Call, Command, Operation, Page, 
 from redis_saver._storage import codec
 from redis_saver._storage.context import Context
 from redis_saver._tiered.context import Tiers, newest_of
+from redis_saver._tiered.listing import Held
 from redis_saver._tiered.postgres import info_of
 from redis_saver._tiered.requests import ColdCall, Tiered, TieredStream
 from redis_saver.errors import (
@@ -50,21 +51,30 @@ class Damaged:
 
 
 class TieredThreadInfo(NamedTuple):
-    """A thread in two tiers, as `threads()` describes it."""
+    """A thread in two tiers, as `threads()` and `get_thread` describe it."""
 
     thread_id: str
     """Its name."""
     hot: ThreadInfo | None
     """The thread in Redis. None if Redis does not have it. Then the next read copies it back."""
     cold: ThreadInfo | None
-    """The thread in cold. None if cold does not have it yet. `bytes` is 0 unless cold is LangGraph's Postgres saver."""
+    """The thread in cold. None if cold does not have it yet, or was not asked. `bytes` is 0 unless cold is LangGraph's
+    Postgres saver."""
     lacking: int
     """Number of records that cold lacks, including deletions."""
+    asked_cold: bool = True
+    """False: `get_thread` did not ask cold, because hot has the whole thread."""
+
+    @property
+    def in_cold(self) -> bool | None:
+        """True if cold has the thread, False if it does not, None if it was not asked."""
+        return self.cold is not None if self.asked_cold else None
 
     @property
     def tier(self) -> Literal["hot", "cold", "both"]:
-        """The tier that has the thread, or both."""
-        return "both" if self.hot and self.cold else "hot" if self.hot else "cold"
+        """The tier that has the thread, or both. If cold was not asked, `both` means that it lacks no record."""
+        has_cold = self.cold is not None if self.asked_cold else not self.lacking
+        return "both" if self.hot and has_cold else "hot" if self.hot else "cold"
 
     @property
     def _newest(self) -> ThreadInfo:
@@ -92,7 +102,7 @@ class TieredThreadInfo(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Total size in both tiers in bytes."""
+        """Total size in both tiers in bytes. If cold was not asked, the size in hot."""
         return sum(info.bytes for info in self._tiers)
 
     @property
@@ -127,7 +137,21 @@ class TieredThreadInfo(NamedTuple):
 
 
 def get_thread(tiers: Tiers, thread: str) -> Tiered[TieredThreadInfo | None]:
-    """Describe one thread."""
+    """Describe one thread. Asks cold unless hot has the whole thread, or knows that there is none."""
+    if tiers.verify == "never":
+        keys = tiers.hot.keyspace.tier_keys(thread)
+        described = threads.described(tiers.hot, thread), Command(("ZCARD", keys.dirty))
+        *replies, reply, lacking = yield Batch([*Held.requests(keys), *described])
+        held = Held._make(replies)
+        if held.is_whole and reply is not None:
+            return TieredThreadInfo(thread, threads.info(thread, reply), None, lacking, asked_cold=False)
+        if held.is_whole and not held.is_here:  # else it has just expired
+            return None
+    return (yield from in_both(tiers, thread))
+
+
+def in_both(tiers: Tiers, thread: str) -> Tiered[TieredThreadInfo | None]:
+    """Describe one thread in both tiers."""
     infos = yield from _joined(tiers, [thread], None)
     return infos[0] if infos else None
 

@@ -1,10 +1,11 @@
-"""Changes of whole threads, which are made in cold while hot drops its copy, and ownership, which only hot stores."""
+"""New threads, changes of whole threads, which are made in cold while hot drops its copy, and ownership."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import uuid4
 
 from langgraph.checkpoint.base import CheckpointTuple
 
@@ -16,10 +17,10 @@ from redis_saver._checkpoint.retention import Retention
 from redis_saver._common import config, names
 from redis_saver._common.display import shown
 from redis_saver._engine.replies import RollBackReply
-from redis_saver._engine.requests import Command, Operation, Sleep
+from redis_saver._engine.requests import Call, Command, Operation, Sleep
 from redis_saver._tiered import context, intents, postgres as statements, scripts
 from redis_saver._tiered.context import Tiers, calls_for, task_paths_in_hot
-from redis_saver._tiered.flushing import busy, flush_now, put_tombstone, until_busy
+from redis_saver._tiered.flushing import DELETIONS_KEPT, busy, flush_now, put_tombstone, until_busy
 from redis_saver._tiered.intents import ALL, Intent, begin_intent, change, change_cold
 from redis_saver._tiered.listing import list_checkpoints
 from redis_saver._tiered.reading import get_tuple
@@ -28,6 +29,19 @@ from redis_saver._tiered.thread_info import get_thread
 from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, not_owner
 
 _ATTEMPTS = 5
+NEW_KEPT = 24 * 3600 * 1000
+"""Milliseconds for which hot remembers that a thread is new. After that, its first turn asks cold, as for any name."""
+
+
+def new_thread(tiers: Tiers, remembered: int | None) -> Operation[str]:
+    """Make a name for a new thread, and let hot remember for some milliseconds that cold has nothing of it."""
+    for _ in range(_ATTEMPTS):
+        thread, nonce = names.new_thread(), uuid4().hex
+        keys = tiers.hot.keyspace.tier_keys(thread)
+        reply = yield Call(scripts.NEW_THREAD, keys, (nonce, remembered or NEW_KEPT, DELETIONS_KEPT))
+        if reply == 1:
+            return thread
+    raise decoding("the mark of a new thread").of(ValueError(f"{shown(reply)} for {_ATTEMPTS} names that nobody has"))
 
 
 def delete_thread(tiers: Tiers, thread: str) -> Tiered[None]:

@@ -30,7 +30,18 @@ from redis_saver import (
 )
 
 MODULES = {"agent_server", "encryption", "errors", "inspector", "migrate", "sentinels", "serde", "telemetry"}
-THREADS = {"copy_thread", "diff", "get_thread", "get_thread_ttl", "pin", "prune", "set_thread_ttl", "threads", "unpin"}
+THREADS = {
+    "copy_thread",
+    "diff",
+    "get_thread",
+    "get_thread_ttl",
+    "new_thread",
+    "pin",
+    "prune",
+    "set_thread_ttl",
+    "threads",
+    "unpin",
+}
 """Methods with an async twin, as `check` has."""
 KEYS = {"key_status", "akey_status", "rotate_keys", "arotate_keys"}
 OF_SAVERS = THREADS | {f"a{name}" for name in THREADS} | {"check", "acheck", "aget_iter", "own"}
@@ -57,7 +68,7 @@ VALUES = {
     },
     "TieredThreadInfo": {
         "thread_id", "checkpoints", "bytes", "ttl", "pinned", "interrupted", "failed", "checkpoint_id", "updated_at", "owner", "orphaned",
-        "hot", "cold", "lacking", "tier",
+        "hot", "cold", "lacking", "tier", "asked_cold", "in_cold",
     },
     "WriteInfo": {
         "channel", "checkpoint_ns", "checkpoint_id", "step", "source", "task_id", "node", "candidates", "bytes", "applied_in", "inferred",

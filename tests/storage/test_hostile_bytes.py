@@ -759,7 +759,14 @@ def change_tiers(raw: Any, keys: Any, chance: random.Random) -> str:
         raw.zadd(keys.dirty, {chance.choice(some): chance.choice([0, 1, -5, 1e300, float("inf")])})
     elif which == "flush":
         field = chance.choice(
-            [b"token", b"until", b"deleted", b"late", b"x" + chance.choice(raw.zrange(keys.dirty, 0, -1) or [b"d"])]
+            [
+                b"token",
+                b"until",
+                b"deleted",
+                b"late",
+                b"new",
+                b"x" + chance.choice(raw.zrange(keys.dirty, 0, -1) or [b"d"]),
+            ]
         )
         raw.hset(keys.flush, field, chance.choice([b"x", b"", b"9" * 40 + b" 1 e", b"3 4 ", b"-1", b"1e999"]))
     elif which == "intents":
@@ -767,7 +774,7 @@ def change_tiers(raw: Any, keys: Any, chance: random.Random) -> str:
             keys.intents, {chance.choice([b"", b"x", b"9" * 60, b"0" * 15 + b"-" + b"*" * 20, chance.randbytes(40)]): 0}
         )
     elif which == "lease":
-        raw.hset(keys.lease, chance.choice([b"token", b"barrier"]), b"x")
+        raw.hset(keys.lease, chance.choice([b"token", b"barrier", b"new"]), b"x")
     elif which == "data":
         fields = [
             b"@cold_backed",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import psycopg
+import psycopg_pool
 import redis
 from tests.support.factories import checkpoint, config
 from langgraph.checkpoint.postgres import PostgresSaver
@@ -25,6 +26,11 @@ from redis_saver import (
 from redis_saver._common.names import Keyspace
 from redis_saver._tiered import flushing
 from redis_saver._tiered.requests import ColdCall
+from redis_saver._tiered.threads import NEW_KEPT
+
+
+DEAD = psycopg_pool.PoolClosed
+"""Error of a `Tiers.dead_cold`."""
 
 
 class FlakySaver:
@@ -129,6 +135,12 @@ class Tiers:
         if self.native_async:
             await pool.open()
         return pool
+
+    async def dead_cold(self) -> Any:
+        """Make a saver over a Postgres that is down: every call raises (`DEAD`)."""
+        pool = await self._pool()
+        await pool.close() if self.native_async else pool.close()
+        return AsyncPostgresSaver(pool) if self.native_async else PostgresSaver(pool)
 
     async def cold_uniform(self) -> Any:
         if self.target.is_encrypted:
@@ -268,6 +280,13 @@ BEHIND: dict[str, Any] = {"mode": "write-behind", "flusher": False}
 
 def keys_of(tiers: Tiers, thread: str = "thread") -> Any:
     return Keyspace(tiers.target.prefix).tier_keys(thread)
+
+
+def mark_new(tiers: Tiers, thread: str) -> None:
+    """Mark a thread that no tier has, as `new_thread` does."""
+    lease = keys_of(tiers, thread).lease
+    tiers.target.raw.hset(lease, "new", "nonce")
+    tiers.target.raw.pexpire(lease, NEW_KEPT)
 
 
 async def drained(uniform: Uniform) -> None:

@@ -19,7 +19,7 @@ import redis
 from tests.support.factories import checkpoint, config
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import INTERRUPT
-from tests.support.tiering import Clock, Tiers, plain
+from tests.support.tiering import Clock, Tiers, mark_new, plain
 from tests.support.uniform import Uniform
 from tests.support.wrappers import DriverWrapper
 
@@ -303,6 +303,7 @@ class History:
 
     def __init__(self, tiers: Tiers, seed: int, processes: list[dict[str, Any]], history: str = "all") -> None:
         self.tiers, self.settings, self.is_coalescing = tiers, processes, history == "latest"
+        self.seed = seed
         self.chance, self.models = random.Random(f"{seed} {history}"), Models()
         hours = timedelta(hours=1)
         self.hot: dict[str, Any] = {
@@ -316,6 +317,8 @@ class History:
     async def begin(self) -> None:
         self.cold = await self.tiers.cold()
         self.processes = [await self.start(settings) for settings in self.settings]
+        for thread in THREADS[: self.seed % 3]:
+            mark_new(self.tiers, thread)
 
     async def start(self, settings: dict[str, Any]) -> Process:
         return Process(await self.tiers.uniform(hot=self.hot, cold=self.cold, **settings), self.tiers)

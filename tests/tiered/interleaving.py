@@ -15,7 +15,7 @@ import pytest
 from tests.support.factories import checkpoint, config
 from histories import NAMESPACES, THREADS, Model, normal, short
 from langgraph.checkpoint.serde.types import INTERRUPT
-from tests.support.tiering import Clock, Tiers, plain
+from tests.support.tiering import Clock, Tiers, mark_new, plain
 
 from redis_saver import ThreadBusy
 from redis_saver._common import names
@@ -114,7 +114,7 @@ class Interleaving:
     ) -> None:
         self.tiers, self.settings, self.is_coalescing = tiers, processes, history == "latest"
         self.chance, self.model = random.Random(f"{seed} {history}"), Model()
-        self.keyspace, self.number = Keyspace(tiers.target.prefix), 0
+        self.marks, self.keyspace, self.number = random.Random(seed), Keyspace(tiers.target.prefix), 0
         self.running: list[UnderWay] = []
         self.loses, self.lost = loses, set[str]()
         """Threads whose older checkpoints cold may have lost or restored."""
@@ -126,11 +126,13 @@ class Interleaving:
             cold = await self.tiers.cold()
             self.alone = self.tiers.target.uniform().saver
             self.savers = [await self.tiers.saver(cold=cold, **settings) for settings in self.settings]
+            for thread in THREADS:
+                self.mark(thread)
             for _ in range(length):
                 self.go_on()
             while self.running:
                 self.step(self.chance.choice(self.running))
-            self.check_all(cold)
+            self.check_all()
 
     def go_on(self) -> None:
         chance, awake = self.chance.random(), [one for one in self.running if not one.sleeps]
@@ -196,10 +198,11 @@ class Interleaving:
     def is_all_in_hot(self, thread: str) -> bool:
         """True if hot has the whole thread, or neither tier has any of it."""
         keys, raw = self.keyspace.tier_keys(thread), self.tiers.target.raw
+        is_written = any(one.thread == thread and one.what.startswith("put") for one in self.running)
         return bool(
             raw.hexists(keys.data_key, "@complete")
             or raw.zscore(keys.dirty, "d")
-            or not list(self.model.list(config(thread, None)))
+            or not (is_written or list(self.model.list(config(thread, None))))
         )
 
     def is_newest_in_hot(self, thread: str) -> bool:
@@ -267,11 +270,17 @@ class Interleaving:
         """Newest checkpoint of a namespace, most often the root."""
         return self.model.get_tuple(config(thread, self.chance.choice(["", "", "sub"])))
 
+    def mark(self, thread: str) -> None:
+        """Let some threads begin as new ones. The seeds of other choices stay what they were."""
+        if self.marks.random() < 0.3:
+            mark_new(self.tiers, thread)
+
     def before(self, thread: str) -> None:
         """Store a thread in hot alone, as before there were tiers."""
         is_there = any(one.thread == thread for one in self.running) or any(self.model.list(config(thread, None)))
         if is_there or self.tiers.target.raw.exists(*self.keyspace.tier_keys(thread)):
             return
+        self.mark(thread)
         self.say("before", thread)
         for _ in range(3):
             self.number += 1
@@ -389,19 +398,23 @@ class Interleaving:
 
     # -- the end
 
-    def check_all(self, cold: Any) -> None:
+    def in_cold(self, method: str, *given: Any) -> Any:
+        """Call cold. With encryption, values are opened."""
+        return self.savers[0]._driver.request(ColdCall(method, given))
+
+    def check_all(self) -> None:
         self.tiers.later(context.WRITER_GONE)
         list(self.savers[0].list(None))  # enrolls threads that only hot has
         assert next(saver for saver in self.savers if saver._context.flush_queue).flush(timeout=30) == 0
-        in_cold = {plain(one)[1]["id"]: one for thread in THREADS for one in cold.list(config(thread, None))}
+        in_cold = {plain(one)[1]["id"]: one for thread in THREADS for one in self.in_cold("list", config(thread, None))}
         for thread in THREADS:
             for ns in NAMESPACES:
                 where = config(thread, ns)
                 expected = self.model.get_tuple(where)
                 if thread in self.lost and expected is None:
                     continue
-                for name, saver in (("cold", cold), *enumerate(self.savers)):
-                    found = saver.get_tuple(where)
+                answers = [("cold", self.in_cold("get_tuple", where))]
+                for name, found in (*answers, *((at, saver.get_tuple(where)) for at, saver in enumerate(self.savers))):
                     assert normal(found) == normal(expected), f"{name}: {short(found)} should be {short(expected)}"
             if thread in self.lost:
                 in_cold = {

@@ -169,13 +169,13 @@ class Supersteps(Interleaving):
                 lambda: self.model.get_delta_channel_history(config=where, channels=["log"]),
             )
 
-    def check_all(self, cold: Any) -> None:
+    def check_all(self) -> None:
         while any(self.ahead.values()):
             for thread, _ in list(self.ahead):
                 self.put(thread)
             while self.running:
                 self.step(self.chance.choice(self.running))
-        super().check_all(cold)
+        super().check_all()
 
 
 async def play(tiers: Tiers, seed: int, processes: list[dict[str, Any]], history: str = "all") -> None:

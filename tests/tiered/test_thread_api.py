@@ -43,6 +43,7 @@ async def test_threads_tells_the_tier_of_each_thread(tiers: Tiers) -> None:
         assert found.interrupted and found.checkpoint_id == (await behind.get_tuple(config(thread))).checkpoint["id"]
         assert found.updated_at == datetime(2026, 11, 21, 10, tzinfo=timezone.utc)
         assert {one.checkpoints for one in (found.hot, found.cold) if one} == {3} == {found.checkpoints}
+        assert found.in_cold == {"both": None, "cold": True, "hot": None}[thread], "hot has all of two of them"
         assert found.bytes == sum(one.bytes for one in (found.hot, found.cold) if one) > 0
     assert await where(behind) == {"both": ("both", 0), "cold": ("both", 0), "hot": ("hot", 6)}, (
         "reading brought it back"
@@ -115,7 +116,7 @@ async def test_thread_filters_apply_to_both_tiers(tiers: Tiers) -> None:
         ({"state": "interrupted"}, {"both", "cold", "dirty"}),
         ({"state": "active"}, set()),
         ({"min_bytes": 1_000_000}, set()),
-        ({"min_bytes": (await behind.get_thread("both")).bytes}, {"both"}),
+        ({"min_bytes": max([one.bytes for one in await behind.threads("both")])}, {"both"}),
         ({"expires_within": "2h"}, set()),
         ({"updated_after": datetime(2026, 11, 21, 9, tzinfo=timezone.utc)}, {"both", "cold", "failed", "dirty"}),
         ({"updated_before": datetime(2026, 11, 21, 9, tzinfo=timezone.utc)}, set()),

@@ -1,0 +1,146 @@
+"""Which calls need cold: the table of `docs/tiered.md`, call by call, over a cold saver that does not answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.cases import case
+from tests.support.factories import chain, checkpoint, config
+from tests.support.tiering import BEHIND, DEAD, Tiers, drained
+from tests.support.uniform import Uniform
+
+from redis_saver import ThreadNotFound
+
+PAGE = (Path(__file__).parents[2] / "docs" / "tiered.md").read_text()
+COLUMN = {"new": 1, "dirty": 2, "clean": 2, "newest": 3, "absent": 4}
+"""Column of the table by the state of the thread: new; all of it in hot, dirty or clean; its newest checkpoint in hot;
+not in hot."""
+OUTAGES: dict[str, tuple[Callable[[Tiers], Awaitable[Any]], type[Exception]]] = {"raises": (Tiers.dead_cold, DEAD)}
+"""Cold savers that do not answer, and the error of a call that needs them."""
+
+
+@asynccontextmanager
+async def owned(saver: Uniform, thread: str, **options: Any) -> AsyncIterator[None]:
+    owning = saver.saver.own(thread, **options)
+    if saver.native_async:
+        async with owning:
+            yield
+    else:
+        with owning:
+            yield
+
+
+class Talk:
+    """A thread, and two savers: one over Postgres, and one over a cold saver that does not answer."""
+
+    def __init__(self, thread: str, works: Uniform, dead: Uniform) -> None:
+        self.thread, self.works, self.dead = thread, works, dead
+        self.configs: list[Any] = []
+        self.ids = ["1", "2"]
+
+    async def bring(self, tiers: Tiers, state: str) -> None:
+        if state == "new":
+            self.thread = await self.works.new_thread()
+            return
+        await self.works.get_tuple(config(self.thread))
+        self.configs = await chain(self.works, self.thread, 2)
+        self.ids = [each["configurable"]["checkpoint_id"] for each in self.configs]
+        if state != "dirty" and self.works.saver._context.flush_queue:
+            await drained(self.works)
+        if state in ("newest", "absent"):
+            tiers.evict(thread=self.thread)
+        if state == "newest":
+            await self.works.get_tuple(config(self.thread))
+
+    async def turn(self) -> None:
+        """Write as a graph does: read the newest checkpoint, then put its child and pending writes."""
+        parent = await self.dead.get_tuple(config(self.thread))
+        made = checkpoint({"n": 9}, {"n": f"{9:032}.x"})
+        where = parent.config if parent else config(self.thread)
+        stored = await self.dead.put(
+            where, made, {"source": "loop", "step": 9, "parents": {}}, made["channel_versions"]
+        )
+        await self.dead.put_writes(stored, [("n", 1)], "task")
+
+    async def own(self) -> None:
+        async with owned(self.dead, self.thread):
+            pass
+
+    async def roll_back(self) -> None:
+        async with owned(self.works, self.thread, run_id="run"), owned(self.dead, self.thread, on_busy="rollback"):
+            pass
+
+
+CALLS: dict[str, Callable[[Talk], Awaitable[Any]]] = {
+    "new_thread": lambda talk: talk.dead.new_thread(),
+    "get_tuple": lambda talk: talk.dead.get_tuple(config(talk.thread)),
+    "get_tuple with a checkpoint_id": lambda talk: talk.dead.get_tuple(config(talk.thread, "", talk.ids[0])),
+    "diff": lambda talk: talk.dead.diff(talk.thread, *talk.ids),
+    "list": lambda talk: talk.dead.list(config(talk.thread)),
+    "list(None)": lambda talk: talk.dead.list(None),
+    "get_delta_channel_history": lambda talk: talk.dead.get_delta_channel_history(
+        config=config(talk.thread), channels=["log"]
+    ),
+    "put": Talk.turn,
+    "put_writes": Talk.turn,
+    "get_thread": lambda talk: talk.dead.get_thread(talk.thread),
+    "threads": lambda talk: talk.dead.threads(),
+    "get_thread_ttl": lambda talk: talk.dead.get_thread_ttl(talk.thread),
+    "set_thread_ttl": lambda talk: talk.dead.set_thread_ttl(talk.thread, "1h"),
+    "pin": lambda talk: talk.dead.pin(talk.thread),
+    "unpin": lambda talk: talk.dead.unpin(talk.thread),
+    "own": Talk.own,
+    'own(on_busy="rollback")': Talk.roll_back,
+    "delete_thread": lambda talk: talk.dead.delete_thread(talk.thread),
+    "prune": lambda talk: talk.dead.prune([talk.thread]),
+    "copy_thread": lambda talk: talk.dead.copy_thread(talk.thread, f"{talk.thread} copy"),
+    "delete_for_runs": lambda talk: talk.dead.delete_for_runs(["run"]),
+    "check": lambda talk: talk.dead.check(talk.thread),
+    "key_status": lambda talk: talk.dead.key_status(),
+    "rotate_keys": lambda talk: talk.dead.rotate_keys(),
+    "setup": lambda talk: talk.dead.setup(),
+    "flush": lambda talk: talk.dead.flush(timeout=0.1),
+}
+
+
+def table() -> dict[str, list[str]]:
+    """Return the rows of the page's table, by call."""
+    _, _, rest = PAGE.partition("## Which calls need cold")
+    rows = [row.strip("|").split("|") for row in re.findall(r"^\| `.*\|$", rest.partition("\n## ")[0], re.MULTILINE)]
+    return {call: [cell.strip() for cell in cells] for cells in rows for call in re.findall(r"`([^`]+)`", cells[0])}
+
+
+def needs(cell: str, mode: str, state: str) -> bool:
+    return {"–": False, "yes": True, "through": mode == "write-through", "clean": state == "clean"}[cell]
+
+
+def test_the_table_has_all_calls() -> None:
+    assert table().keys() == CALLS.keys()
+
+
+@pytest.mark.also_on()
+@pytest.mark.by_turns
+@pytest.mark.parametrize("mode", ["write-through", "write-behind"])
+@pytest.mark.parametrize("outage", OUTAGES)
+async def test_a_call_needs_cold_as_the_table_says(tiers: Tiers, mode: str, outage: str) -> None:
+    make, error = OUTAGES[outage]
+    settings = BEHIND if mode == "write-behind" else {}
+    works, dead = await tiers.uniform(**settings), await tiers.uniform(cold=await make(tiers), **settings)
+    states = [state for state in COLUMN if state != "dirty" or mode == "write-behind"]
+    rows = {name: cells for name, cells in table().items() if name != "rotate_keys" or tiers.target.is_encrypted}
+    for name, cells in rows.items():
+        for state in states:
+            with case(name, state):
+                talk = Talk(f"{name} {state}", works, dead)
+                await talk.bring(tiers, state)
+                try:
+                    await CALLS[name](talk)
+                    asked = False
+                except (error, ThreadNotFound) as raised:
+                    asked = isinstance(raised, error)
+                assert asked == needs(cells[COLUMN[state]], mode, state)
