@@ -12,17 +12,19 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from operator import length_hint
 from time import perf_counter
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from redis_saver._common import forks
 from redis_saver._common.display import kind_of
 from redis_saver._common.logs import ignoring
+from redis_saver._engine.counters import Instrument, Live, counter
 from redis_saver._engine.requests import Argument, Batch, Call, Command, Page, R, T, key_of
 from redis_saver._engine.runner import Pump
 
 BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the buckets in seconds. A call over a local connection takes 0.1 to 1 ms, and seconds in a
 failover."""
+StatsT = TypeVar("StatsT")
 CANCELLED = "cancelled"
 """The kind of error of a call whose caller was stopped by a cancelled task or Ctrl-C."""
 
@@ -42,39 +44,39 @@ class OperationStats:
     """Number of calls by the upper bound of their duration in seconds. The last bound is infinite."""
 
 
+_LOOKUPS = Instrument("remembered.lookups", "{lookup}", "Calls with a cached thread.")
+_IO = Instrument("traffic.network.io", "By", "Bytes, without those of the protocol.", attribute="network.io.direction")
+
+
 @dataclass
 class TrafficStats:
     """Traffic between the client and a server."""
 
     operations: Mapping[str, OperationStats] = field(default_factory=dict)
     """Calls by method. A method and its asyncio form count as one."""
-    round_trips: int = 0
-    """Number of commands and pipelines sent. A pipeline is one round trip, even if several calls share it."""
-    retries: int = 0
-    """Number of requests sent again because a slot was moving or a pipeline had failed. The client's own retries do not
-    count."""
-    script_loads: int = 0
-    """Number of scripts whose text was sent because the server did not know them, after a start, a failover or SCRIPT
-    FLUSH."""
-    bytes_sent: int = 0
-    """Bytes of the keys and arguments sent. The protocol adds about ten for each."""
-    bytes_received: int = 0
-    """Bytes of the replies, without those of the protocol."""
+    round_trips: int = counter("traffic.round_trips", "{round_trip}", "Commands and pipelines that were sent.")
+    retries: int = counter(
+        "traffic.retries", "{request}", "Requests sent again: a slot was moving, or a pipeline failed."
+    )
+    script_loads: int = counter(
+        "traffic.script_loads", "{script}", "Scripts that the server did not know, so their text was sent."
+    )
+    bytes_sent: int = _IO.field(
+        "transmit", "Bytes of the keys and arguments sent. The protocol adds about ten for each."
+    )
+    bytes_received: int = _IO.field("receive", "Bytes of the replies, without those of the protocol.")
 
 
 @dataclass
 class RedisStats(TrafficStats):
     """Counts of a saver or a store on one server in this process."""
 
-    cache_bytes: int = 0
-    """Estimated memory of its cache in bytes, at most the setting `cache_bytes`."""
-    cache_hits: int = 0
-    """Number of cache hits: puts and reads of a saver by thread, or reads of a store by partition."""
-    cache_misses: int = 0
-    """Number of cache misses."""
-    unavailable: int = 0
-    """Number of threads or partitions that calls over several skipped, because their keys were unavailable. Needs
-    `Encryption(..., on_unavailable="skip")`."""
+    cache_bytes: int = counter("remembered.size", "By", "Estimated memory of the cache.", "up_down_counter")
+    cache_hits: int = _LOOKUPS.field(
+        "hit", "Puts and reads of a saver whose thread was cached, or reads of a store whose partition was."
+    )
+    cache_misses: int = _LOOKUPS.field("miss", "Such calls whose thread or partition was not cached.")
+    unavailable: int = counter("keys.skipped", "{thread}", "Threads and partitions that were skipped: no key.")
 
 
 Around: TypeAlias = "Callable[[Generator[Any, Any, Any]], Generator[Any, Any, Any]]"
@@ -208,7 +210,7 @@ class Source(Protocol):
     """An object that counts something."""
 
     kind: ClassVar[str]
-    """Key of its numbers in `_telemetry.INSTRUMENTS`."""
+    """`Instrument.source` of its numbers."""
 
     def numbers(self) -> Mapping[str, Any]:
         """Return the current numbers."""
@@ -239,18 +241,18 @@ def measured(thing: object) -> Measured:
     return method(thing)
 
 
-class Traffic:
+def stats_of(kind: Callable[..., StatsT], counting: Counting, *sources: Source) -> StatsT:
+    """Return a copy of all counts."""
+    numbers: dict[str, Any] = {}
+    for source in sources:
+        numbers |= source.numbers()
+    return kind(**numbers, operations=counting.snapshot())
+
+
+class Traffic(Live, TrafficStats):
     """Counts of a driver's requests and bytes."""
 
-    kind: ClassVar[str] = "traffic"
-
-    def __init__(self) -> None:
-        self.after_fork()
-        forks.watch(self)
-
-    def after_fork(self) -> None:
-        """In the child, count from zero."""
-        self.round_trips = self.retries = self.script_loads = self.bytes_sent = self.bytes_received = 0
+    kind = "traffic"
 
     def sending(self, arguments: Sequence[Argument]) -> None:
         """Count a command before it is sent, as its reply may be lost.
@@ -272,10 +274,6 @@ class Traffic:
         size = size_of_reply(reply)
         self.bytes_received += size
         return reply
-
-    def numbers(self) -> dict[str, Any]:
-        """Return its fields of `TrafficStats`."""
-        return dict(vars(self))
 
 
 def size_of_reply(reply: Any) -> int:

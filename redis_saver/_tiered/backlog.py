@@ -13,9 +13,9 @@ import re
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from operator import index
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 from uuid import uuid4
 
 from redis_saver._common import forks, names
@@ -23,6 +23,7 @@ from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
 from redis_saver._common.logs import Log
 from redis_saver._common.names import Keyspace
+from redis_saver._engine.counters import Instrument, Live, counter, instruments
 from redis_saver._engine.requests import Batch, Call, Command, Operation, Scan, Sleep
 from redis_saver._engine.stats import Counting, OperationStats
 from redis_saver._tiered import scripts
@@ -59,6 +60,10 @@ _LOG = Log("redis_saver.tiered")
 ColdHistory: TypeAlias = Literal["all", "latest"]
 
 
+_READS = Instrument("tier.reads", "{read}", "Reads by result.")
+_RECORDS = Instrument("tier.flush.records", "{record}", "Records by result.")
+
+
 @dataclass
 class Stats:
     """Counts of events between the tiers, in this process.
@@ -66,72 +71,62 @@ class Stats:
     The backlog (`dirty_threads` to `set_aside`) covers all processes, as last seen in hot.
     """
 
-    hits: int = 0
-    """Reads that hot answered."""
-    misses: int = 0
-    """Reads that cold answered because hot had nothing."""
-    rehydrations: int = 0
-    """Checkpoints that filled hot."""
-    intents: int = 0
-    """Reads that cold answered because the thread had a write intent."""
-    bypasses: int = 0
-    """Reads and writes that continued without hot because it failed."""
-    repairs: int = 0
-    """Damaged threads that hot dropped because cold has them."""
-    enrolled: int = 0
-    """Threads that only hot had and that were written to cold."""
-    written_through: int = 0
-    """Writes of `mode="write-behind"` that went to cold first because hot lacked a part of the thread."""
-    flushed: int = 0
-    """Records (checkpoints, pending writes of a task, deletions) that were written to cold."""
-    coalesced: int = 0
-    """Records that were skipped in favour of newer ones, with `cold_history="latest"`."""
-    flushes: int = 0
-    """Claims of threads by the flusher."""
-    flush_seconds: float = 0.0
-    """Total duration of these claims, in seconds."""
-    refused: int = 0
-    """Refusals of records by a cold saver that was reachable. Each refusal counts."""
-    unreachable: int = 0
-    """Number of claims that ended because cold did not answer."""
-    worker_errors: int = 0
-    """Failures of flusher workers outside of a flush, including workers that were replaced. stderr has the errors."""
-    dirty_threads: int = 0
-    """Threads with records that cold lacks."""
-    backlog: int = 0
-    """Records that cold lacks."""
-    oldest_seconds: float = 0.0
-    """Age of the oldest such record, in seconds."""
-    set_aside: int = 0
-    """Records of the backlog that cold refused. They are retried with pauses."""
+    hits: int = _READS.field("hit", "Reads that hot answered.")
+    misses: int = _READS.field("miss", "Reads that cold answered because hot had nothing.")
+    rehydrations: int = counter("tier.rehydrations", "{checkpoint}", "Checkpoints that filled hot.")
+    intents: int = _READS.field("intent", "Reads that cold answered because the thread had a write intent.")
+    bypasses: int = counter(
+        "tier.bypasses", "{operation}", "Reads and writes that continued without hot, as it failed."
+    )
+    repairs: int = counter("tier.repairs", "{repair}", "Damaged threads that hot dropped because cold has them.")
+    enrolled: int = counter("tier.enrollments", "{thread}", "Threads that only hot had, and that went to cold.")
+    written_through: int = counter(
+        "tier.write_through", "{write}", "Writes of write-behind savers that went to cold first."
+    )
+    flushed: int = _RECORDS.field(
+        "flushed", "Records (checkpoints, pending writes of a task, deletions) that were written to cold."
+    )
+    coalesced: int = _RECORDS.field(
+        "coalesced", 'Records that were skipped in favour of newer ones, with `cold_history="latest"`.'
+    )
+    flushes: int = counter("tier.flush.claims", "{claim}", "Claims of threads by the flusher.")
+    flush_seconds: float = counter("tier.flush.time", "s", "Total duration of these claims.", default=0.0)
+    refused: int = _RECORDS.field(
+        "refused", "Refusals of records by a cold saver that was reachable. Each refusal counts."
+    )
+    unreachable: int = counter("tier.flush.unreachable", "{claim}", "Claims that ended because cold did not answer.")
+    worker_errors: int = counter(
+        "tier.flush.worker_errors", "{error}", "Flusher workers that failed outside of a flush, or ended."
+    )
+    dirty_threads: int = counter("tier.backlog.threads", "{thread}", "Threads with records that cold lacks.", "gauge")
+    backlog: int = counter("tier.backlog.records", "{record}", "Records that cold lacks.", "gauge")
+    oldest_seconds: float = counter("tier.backlog.age", "s", "Age of the oldest such record.", "gauge", default=0.0)
+    set_aside: int = counter(
+        "tier.backlog.set_aside", "{record}", "Records that cold refused. They are retried.", "gauge"
+    )
     last_error: str = ""
     """The flusher's last error, without any text that may quote values."""
     operations: Mapping[str, OperationStats] = field(default_factory=dict)
     """Calls by method. `saver.hot.stats()` has the requests to Redis, including those of the flusher."""
 
 
-BACKLOG = frozenset(("dirty_threads", "backlog", "oldest_seconds", "set_aside"))
-"""Fields that cover all processes."""
+class Counts(Live, Stats):
+    """The live counts of a process."""
 
-
-class Counts(Stats):
-    """The live counts of a process. Users get copies (`snapshot`)."""
-
-    kind: ClassVar[str] = "tier"
+    kind = "tier"
     _scan: str = ""
 
     def after_fork(self) -> None:
-        vars(self).clear()
-        vars(self).update(vars(Stats()))
+        super().after_fork()
+        self._scan = ""
 
     def snapshot(self, counting: Counting) -> Stats:
-        numbers = {stat.name: getattr(self, stat.name) for stat in fields(Stats)}
-        return Stats(**numbers | {"operations": counting.snapshot()})
+        """Return a copy of all counts, with the records of this process as long as it knows no others."""
+        return Stats(**super().numbers(), operations=counting.snapshot())
 
-    def numbers(self) -> Mapping[str, Any]:
+    def numbers(self) -> dict[str, Any]:
         """Return the counts. The backlog is left out until this process knows it, because 0 would be wrong."""
-        names = [stat.name for stat in fields(Stats) if self.knows_backlog or stat.name not in BACKLOG]
-        return {name: getattr(self, name) for name in names}
+        return {name: number for name, number in super().numbers().items() if self.knows_backlog or name not in GAUGES}
 
     def set_backlog(self, records: int) -> None:
         """Set the number of records that cold lacks. The results of the last scan cannot exceed it."""
@@ -155,6 +150,12 @@ class Counts(Stats):
             self._scan = scan
             self.dirty_threads, self.backlog, oldest, self.set_aside = map(int, numbers)
             self.oldest_seconds = oldest / 1000
+
+
+GAUGES = frozenset(
+    name for instrument, names in instruments(Stats).items() if instrument.kind == "gauge" for name in names
+)
+"""Fields that cover all processes."""
 
 
 class Scanned(NamedTuple):

@@ -20,7 +20,7 @@ from langgraph.checkpoint.base.id import uuid6
 
 from redis_saver._checkpoint import checking
 from redis_saver._checkpoint.saver import Saver
-from redis_saver._common import config as configs, forks, names, postgres
+from redis_saver._common import config as configs, names, postgres
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.config import Address
 from redis_saver._common.logs import log_text
@@ -159,7 +159,6 @@ class Tiers:
         self.lists_by_id: bool = any(kind.__module__.startswith(_LISTS_BY_ID) for kind in type(cold).__mro__)
         """True if cold is known to list checkpoints by descending id."""
         self.counts: Counts = Counts()
-        forks.watch(self.counts)
         self.backlog: BacklogCount = BacklogCount(self.hot.keyspace, self.counts)
         self.fills: Fills = Fills()
         self.leases: Leases = Leases()

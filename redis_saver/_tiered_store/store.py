@@ -27,7 +27,7 @@ from redis_saver._common.logs import Log, log_text
 from redis_saver._common.store_names import Partition, with_notes
 from redis_saver._engine.replies import StoreReply
 from redis_saver._engine.requests import Argument, Batch, Call, Operation, T
-from redis_saver._engine.stats import Counting
+from redis_saver._engine.stats import Counting, stats_of
 from redis_saver._store import namespaces, scripts, searching
 from redis_saver._store.scripts import NO_ANNOUNCEMENT, ask, windows
 from redis_saver._store.store import AsyncRedisStore, RedisStore, context_of, method_of
@@ -155,7 +155,7 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
 
     def stats(self) -> TieredStoreStats:
         """Return a copy of this process's counters."""
-        return self._context.counts.snapshot(self._counting)
+        return stats_of(TieredStoreStats, self._counting, self._context.counts)
 
 
 def batch(tiers: StoreTiers, ops: list[Op]) -> Tiered[list[Result]]:
