@@ -164,13 +164,13 @@ def spans(provider: Any, measured: Measured, attributes: Mapping[str, Any], *, w
         # A stream may continue in another context, which could not detach the token.
         token = None if is_stream else context.attach(trace.set_span_in_context(span))
 
-        def ended(_: float, kind: str | None, key: bytes | None) -> None:
+        def ended(_: float, kind: str | None, call: Any) -> None:
             if token is not None:
                 context.detach(token)
             if kind is not None:  # without the error's text, which may contain a thread id
                 span.set_attribute(ERROR, kind)
                 span.set_status(trace.Status(trace.StatusCode.ERROR))
-            if thread_of and key is not None and (thread := thread_of(key)) is not None:
+            if thread_of and call.key is not None and (thread := thread_of(call.key)) is not None:
                 span.set_attribute(THREAD, thread)
             span.end()
 
@@ -185,13 +185,15 @@ def slow_calls(measured: Measured, threshold: float, *, with_threads: bool) -> O
     thread_of = measured.thread_of if with_threads else None
 
     def began(name: str, _: bool) -> Ended:
-        def ended(seconds: float, kind: str | None, key: bytes | None) -> None:
+        def ended(seconds: float, kind: str | None, call: Any) -> None:
             if seconds < threshold:
                 return
-            thread = thread_of(key) if thread_of and key is not None else None
+            thread = thread_of(call.key) if thread_of and call.key is not None else None
             of = "" if thread is None else f", thread {shown(thread)}"
+            parts = {**call.waited, "this process": max(0.0, seconds - sum(call.waited.values()))}
+            ranked = ", ".join(f"{parts[part]:.3f} s {part}" for part in sorted(parts, key=lambda part: -parts[part]))
             failed = "" if kind is None else f", and ended with {kind}"
-            _LOG.warning("slow: %s of %s%s took %.3f s%s", name, where, of, seconds, failed)
+            _LOG.warning("slow: %s of %s%s took %.3f s (%s)%s", name, where, of, seconds, ranked, failed)
 
         return ended
 

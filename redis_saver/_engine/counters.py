@@ -1,7 +1,8 @@
 """Counters, each declared once, as a field of a class of stats.
 
-`counter` declares one, or `field` of an `Instrument` that has several. From it come `stats()`, the OpenTelemetry instrument (`_telemetry.py`), and the
-field's text on the site. `tests/project/test_dashboard.py` compares the tables of `docs/metrics.md` and the dashboard.
+`counter` declares one, or `field` of an `Instrument` that has several. From it come `stats()`, the OpenTelemetry
+instrument (`_telemetry.py`), and the text on the site. `tests/project/test_dashboard.py` compares the tables of
+`docs/metrics.md` and the dashboard.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Instrument:
         return f"redis_saver.{self.path.removeprefix('traffic.')}"
 
     def field(self, value: str = "", about: str = "", default: Any = 0) -> Any:
-        """Declare a counter: a field of a dataclass of stats. `value` is that of the attribute, if there are several."""
+        """Declare a counter: a field of a dataclass. `value` is that of the attribute, if there are several."""
         return field(default=default, metadata={"instrument": self, "value": value, "about": about or self.about})
 
 

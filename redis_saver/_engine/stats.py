@@ -7,8 +7,8 @@ interrupt `number += 1`. (On free-threaded builds numbers may be a little too lo
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from operator import length_hint
 from time import perf_counter
@@ -18,7 +18,7 @@ from redis_saver._common import forks
 from redis_saver._common.display import kind_of
 from redis_saver._common.logs import ignoring
 from redis_saver._engine.counters import Instrument, Live, counter
-from redis_saver._engine.requests import Argument, Batch, Call, Command, Page, R, T, key_of
+from redis_saver._engine.requests import Argument, Ask, AskAll, Batch, Call, Command, Page, R, Sleep, T, key_of
 from redis_saver._engine.runner import Pump
 
 BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -81,9 +81,12 @@ class RedisStats(TrafficStats):
 
 Around: TypeAlias = "Callable[[Generator[Any, Any, Any]], Generator[Any, Any, Any]]"
 """Returns an operation that runs another one."""
-Ended: TypeAlias = Callable[[float, "str | None", "bytes | None"], None]
-"""Callback for the end of a call, with its duration in seconds, the kind of its error, and the key of its first
-request."""
+Ended: TypeAlias = Callable[[float, "str | None", "_Observed"], None]
+"""Callback for the end of a call, with its duration in seconds, the kind of its error, and what was noted of it."""
+WAITS: Mapping[type[Any], str] = {
+    Sleep: "waiting for others", Ask: "the provider of keys", AskAll: "the provider of keys"
+}  # fmt: skip
+"""Names of what a call waits for, by the class of a request. All others are for Redis."""
 Observer: TypeAlias = Callable[[str, bool], Ended]
 """Observes the start of a call, in the caller's context, by its name and whether it streams. Returns the callback for
 its end. That of a stream may run in another context."""
@@ -92,9 +95,14 @@ its end. That of a stream may run in another context."""
 class Counting:
     """Counter of the calls of a saver, a store or a cache."""
 
-    def __init__(self, around: Around | None = None) -> None:
-        """Start at zero. Each operation runs in `around`, which may turn its error into the one to count."""
-        self._around = around
+    def __init__(self, around: Around | None = None, waits: Mapping[type[Any], str] = WAITS) -> None:
+        """Start at zero.
+
+        Args:
+            around: Each operation runs in it. It may turn the operation's error into the one to count.
+            waits: As `WAITS`.
+        """
+        self._around, self._waits = around, waits
         self.observers: Mapping[object, Observer] = {}
         """They observe every call. Without observers this costs nothing. A key has one observer at a time."""
         self.after_fork()
@@ -112,7 +120,7 @@ class Counting:
         """Count an operation when it ends. Its default name is its generator's without leading underscores."""
         name = name or name_of(operation)
         operation = operation if self._around is None else self._around(operation)
-        observed = _Observed(self.observers, name) if self.observers else None
+        observed = _Observed(self.observers, name, self._waits) if self.observers else None
         began = perf_counter()
         try:
             result = yield from (operation if observed is None else observed.passing(operation))
@@ -126,7 +134,7 @@ class Counting:
         """Count an operation that streams, as `call` does for others. Closing the iterator early counts as success."""
         name = name or name_of(operation)
         operation = operation if self._around is None else self._around(operation)
-        observed = _Observed(self.observers, name, is_stream=True) if self.observers else None
+        observed = _Observed(self.observers, name, self._waits, is_stream=True) if self.observers else None
         pump, spent, began = Pump(operation), 0.0, perf_counter()
         try:
             with closing(pump):
@@ -140,9 +148,7 @@ class Counting:
                             return
                         began = perf_counter()
                         continue
-                    if observed is not None:
-                        observed.note(request)
-                    with pump:
+                    with pump, observed.noting(request) if observed else nullcontext():
                         pump.reply = yield request
         except BaseException as error:
             self._ended(name, spent + perf_counter() - began, observed, error)
@@ -177,33 +183,59 @@ def _stats_of(numbers: Sequence[Any]) -> OperationStats:
 class _Observed:
     """A call with observers."""
 
-    def __init__(self, observers: Mapping[object, Observer], name: str, *, is_stream: bool = False) -> None:
-        self._key: bytes | None = None
+    def __init__(
+        self,
+        observers: Mapping[object, Observer],
+        name: str,
+        waits: Mapping[type[Any], str],
+        *,
+        is_stream: bool = False,
+    ) -> None:
+        self.key: bytes | None = None
+        """The key that the first request is about."""
+        self.waited: dict[str, float] = {}
+        """Seconds for which the call waited, by what it waited for."""
+        self._waits = waits
         self._ends: list[Ended] = []
         for began in observers.values():
             with ignoring("telemetry"):
                 self._ends.append(began(name, is_stream))
 
-    def note(self, request: object) -> None:
-        """Note the key that the first request is about."""
-        if self._key is None and isinstance(request, Call | Command | Batch):
-            self._key = key_of(request)
+    @contextmanager
+    def noting(self, request: object) -> Iterator[None]:
+        """Note the key of the first request, and how long each request takes."""
+        if self.key is None and isinstance(request, Call | Command | Batch):
+            self.key = key_of(request)
+        began, before = perf_counter(), sum(self.waited.values())
+        try:
+            yield
+        finally:
+            waited, inside = self._waits.get(type(request), "Redis"), sum(self.waited.values()) - before
+            self.waited[waited] = self.waited.get(waited, 0.0) + perf_counter() - began - inside
 
     def passing(self, operation: Generator[R, Any, T]) -> Generator[R, Any, T]:
-        """Pass the operation's requests on, and note the key of the first."""
+        """Pass the operation's requests on, and note them."""
         pump = Pump(operation)
         for request in pump:
-            self.note(request)
-            with pump:
-                pump.reply = yield request
+            with pump, self.noting(request):
+                pump.reply = yield self.watched(request)
         return pump.result
+
+    def watched(self, request: R) -> R:
+        """Return a request that notes the requests of its own operation, too (those of `_tiered/requests.py`)."""
+        more: dict[str, Any] = {}
+        if make := getattr(request, "make", None):
+            more["make"] = lambda: self.passing(make())
+        elif hasattr(request, "around"):
+            more["around"] = self.passing
+        return request._replace(**more) if more else request  # type: ignore[attr-defined]
 
     def ended(self, seconds: float, error: BaseException | None) -> None:
         """Call the callbacks in reverse order of the observers."""
         kind = None if error is None else CANCELLED if isinstance(error, GeneratorExit) else type(error).__name__
         for end in reversed(self._ends):
             with ignoring("telemetry"):
-                end(seconds, kind, self._key)
+                end(seconds, kind, self)
 
 
 class Source(Protocol):

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from operator import index
 from typing import Any, Literal, NamedTuple, TypeAlias
 from uuid import uuid4
@@ -47,10 +48,15 @@ TAKE_OVER = 30.0
 THREADS_PER_BATCH = 500
 KEPT_FOR = 3_600_000
 """Milliseconds for which hot keeps the count after the last report."""
+KNOWN_FOR = 60.0
+"""Seconds for which a process without a flusher exports the result of a scan that it heard of."""
+WITNESSES = 100
+"""Number of dirty threads that a process remembers, to find out whether hot lost the backlog."""
 SHARES = 1000
 """A process reports to hot before it has more than `max_backlog / SHARES` unreported records."""
 _RESULT = re.compile(rb"[0-9a-f]{32}(?: [0-9]{1,15}){4}")
-"""Format of a scan's result. Anything else comes from another program and is ignored."""
+_EPOCH = re.compile(rb"[0-9a-f]{32}")
+"""Format of a scan's result, and of an epoch. Anything else comes from another program and is ignored."""
 _MAX_ITEMS, _MAX_BYTES = 10_000, 32 * 2**20
 """Bounds of the caches of channel versions in cold, and of threads whose refusal was logged."""
 _OUTAGE, _DOUBLINGS = 3, 10
@@ -104,6 +110,12 @@ class Stats:
     set_aside: int = counter(
         "tier.backlog.set_aside", "{record}", "Records that cold refused. They are retried.", "gauge"
     )
+    seconds_since_scan: float | None = counter(
+        "tier.backlog.scan_age", "s", "Time since the last scan for such records.", "gauge", default=None
+    )
+    lost_records: int = counter(
+        "tier.backlog.lost", "{record}", "Records that hot lost, and cold does not have (about)."
+    )
     last_error: str = ""
     """The flusher's last error, without any text that may quote values."""
     operations: Mapping[str, OperationStats] = field(default_factory=dict)
@@ -114,42 +126,59 @@ class Counts(Live, Stats):
     """The live counts of a process."""
 
     kind = "tier"
-    _scan: str = ""
+
+    def __init__(self) -> None:
+        """Start without a scan."""
+        super().__init__()
+        self.after_fork()
 
     def after_fork(self) -> None:
         super().after_fork()
+        self.scans: bool = False
+        """True while this process scans again and again."""
         self._scan = ""
+        self._scanned_at, self._measured, self._moved_at = -math.inf, 0.0, -math.inf
 
     def snapshot(self, counting: Counting) -> Stats:
         """Return a copy of all counts, with the records of this process as long as it knows no others."""
+        self._tell_times()
         return Stats(**super().numbers(), operations=counting.snapshot())
 
     def numbers(self) -> dict[str, Any]:
-        """Return the counts. The backlog is left out until this process knows it, because 0 would be wrong."""
-        return {name: number for name, number in super().numbers().items() if self.knows_backlog or name not in GAUGES}
+        """Return the counts. The backlog is left out unless this process knows it, because 0 would be wrong."""
+        self._tell_times()
+        since = self.seconds_since_scan
+        is_known = since is not None and (self.scans or since < KNOWN_FOR)
+        return {name: number for name, number in super().numbers().items() if is_known or name not in GAUGES}
+
+    def _tell_times(self) -> None:
+        """Compute the ages of now.
+
+        The age grows from what the last scan found. If records were flushed since then, the oldest may be among them.
+        Then the age stays, and at least the time since the last flush counts.
+        """
+        now = time.monotonic()
+        self.seconds_since_scan = now - self._scanned_at if self._scan else None
+        is_moving = self._moved_at > self._scanned_at
+        since = self._moved_at if is_moving else self._scanned_at - self._measured
+        self.oldest_seconds = max(self._measured, now - since) if self.backlog else 0.0
 
     def set_backlog(self, records: int) -> None:
         """Set the number of records that cold lacks. The results of the last scan cannot exceed it."""
+        if not self.backlog or records < self.backlog:
+            self._moved_at = time.monotonic()
         self.backlog = max(0, records)
         self.dirty_threads = min(max(1, self.dirty_threads), self.backlog)
         self.set_aside = min(self.set_aside, self.backlog)
-        self.oldest_seconds = self.oldest_seconds if self.backlog else 0.0
+        self._measured = self._measured if self.backlog else 0.0
 
-    @property
-    def knows_backlog(self) -> bool:
-        """True if this process has the result of a scan, its own or another process's.
-
-        If False, the count has only the records of this process.
-        """
-        return bool(self._scan)
-
-    def learn(self, result: str) -> None:
-        """Use the result of a scan, as `BacklogCount.scan` publishes it. A known result changes nothing."""
+    def learn(self, result: str, age: float = 0.0) -> None:
+        """Use the result of a scan `age` seconds ago (form: `BacklogCount.scan`). A known result changes nothing."""
         scan, *numbers = result.split()
         if scan != self._scan:
-            self._scan = scan
+            self._scan, self._scanned_at = scan, time.monotonic() - age
             self.dirty_threads, self.backlog, oldest, self.set_aside = map(int, numbers)
-            self.oldest_seconds = oldest / 1000
+            self._measured = oldest / 1000
 
 
 GAUGES = frozenset(
@@ -182,7 +211,9 @@ class BacklogCount:
     def after_fork(self) -> None:
         self._lock = threading.Lock()
         self._written, self._reporting, self._flushed = 0, 0, 0
-        self._scan = b""
+        self._scan, self._epoch, self._total = b"", b"", 0
+        self.suspected: tuple[bytes, int] | None = None
+        """The epoch that hot had before it may have lost data, and the number of records that cold lacked then."""
 
     def wrote(self, records: int) -> None:
         """Count records that this process wrote. A negative number takes back an earlier count."""
@@ -215,16 +246,16 @@ class BacklogCount:
             True if the write is admitted, and the number of records that all processes have written so far.
         """
         with self._lock:
-            written, flushed, scan = self._written, self._flushed, self._scan
+            written, flushed, scan, epoch, total = self._written, self._flushed, self._scan, self._epoch, self._total
             self._reporting += written
             self._written = self._flushed = 0
         is_reported = False
         try:
-            arguments = (written, flushed, scan, limit, KEPT_FOR)
+            arguments = (written, flushed, scan, limit, KEPT_FOR, epoch, total, uuid4().hex)
             reply = yield Call(scripts.REPORT_BACKLOG, (self._keyspace.unflushed,), arguments)
             with decoding("the size of the backlog"):
-                left, admitted, total = map(index, reply[:3])
-                result = bytes(reply[3])
+                left, admitted, total, age = map(index, (*reply[:3], reply[5]))
+                result, epoch = (bytes(memoryview(part)) for part in reply[3:5])
             is_reported = True
         finally:
             with self._lock:
@@ -232,12 +263,21 @@ class BacklogCount:
                 if not is_reported:
                     self._written += written  # counted twice until the next scan if only the reply was lost
         with self._lock:
+            self._compare(epoch, total)
             if _RESULT.fullmatch(result):
-                self.counts.learn(result.decode())
+                self.counts.learn(result.decode(), age / 1000)
             if (latest := result.partition(b" ")[0]) != self._scan:
                 self._scan, self._flushed = latest, 0  # this scan may have seen what was flushed since the request
             self.counts.set_backlog(left + self._written + self._reporting - self._flushed)
         return bool(admitted), total
+
+    def _compare(self, epoch: bytes, total: int) -> None:
+        """Note an epoch of hot. If it changed while records were waiting, hot may have lost them."""
+        if epoch != self._epoch and _EPOCH.fullmatch(epoch):
+            if self._epoch and self.counts.backlog:
+                self.suspected = self.suspected or (self._epoch, self.counts.backlog)
+            self._epoch, self._total = epoch, 0
+        self._total = max(self._total, total)
 
     def scan(self, *, renews_lease: bool = False) -> Operation[Scanned]:
         """Scan all keys for dirty threads, and correct the count in hot.
@@ -298,7 +338,10 @@ class FlushQueue:
         self._waiting: dict[str, float] = {}
         self._order: list[tuple[float, str]] = []
         self._lock = threading.RLock()  # a log handler may write by this saver
-        self._outages, self._not_before, self._scanned = 0, 0.0, -math.inf
+        self._outages, self._not_before = 0, 0.0
+        self._claiming: set[str] = set()
+        self.witnesses: list[str] = []
+        """Some threads that were dirty when this process last heard from hot."""
 
     def note(self, thread: str, at: float | None = None) -> None:
         """Queue a thread that may be dirty. It is due in `flush_interval` seconds, or `at` a time, unless sooner."""
@@ -316,17 +359,14 @@ class FlushQueue:
                 at, thread = heapq.heappop(self._order)
                 if self._waiting.get(thread) == at:
                     del self._waiting[thread]
+                    self._claiming.add(thread)
                     return thread
             return None
 
-    def is_time_to_scan(self) -> bool:
-        """True for one caller per `flush_interval`. That caller then scans."""
-        now = time.monotonic()
+    def remember_witnesses(self) -> None:
+        """Remember some of the threads that are dirty now."""
         with self._lock:
-            if now - self._scanned < self.flush_interval:
-                return False
-            self._scanned = now
-            return True
+            self.witnesses = [*islice(chain(self._claiming, self._waiting), WITNESSES)]
 
     def after_claim(self, thread: str, acked: int, left: int, failed: str | None, is_refused: bool) -> None:
         """Handle the result of a claim.
@@ -343,6 +383,7 @@ class FlushQueue:
         """
         now = time.monotonic()
         with self._lock:
+            self._claiming.discard(thread)
             if left:
                 self.note(thread, now + 2 * self.flush_interval if failed or not acked else 0.0)
             else:

@@ -112,7 +112,8 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
             return None
         packed, is_sql = self._opaque_cold if request.is_packed else self.cold, postgres.has_history(self.cold)
         sealed = SealedCold(hot, hot.data_keys, self.in_cold, self.cold.serde, packed.serde, is_sql=is_sql)
-        return sealed.call(request)
+        operation = sealed.call(request)
+        return request.around(operation) if request.around and operation else operation
 
     def _reading(self, request: ColdCall) -> contextlib.AbstractContextManager[None]:
         """Return the context of a call that reads cold."""

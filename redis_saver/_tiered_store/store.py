@@ -34,7 +34,7 @@ from redis_saver._store.store import AsyncRedisStore, RedisStore, context_of, me
 from redis_saver._store.writing import MAX_PUTS, milliseconds
 from redis_saver._tiered.context import OnHotError
 from redis_saver._tiered.drivers import AsyncTieredDriver, HotAndCold, SyncTieredDriver, TieredDriver
-from redis_saver._tiered.requests import ColdCall, Tiered, attempt, best_effort, setup, with_own_errors
+from redis_saver._tiered.requests import WAITS, ColdCall, Tiered, attempt, best_effort, setup, with_own_errors
 from redis_saver._tiered_store import copies
 from redis_saver._tiered_store.copies import Copy, StoreTiers, TieredStoreStats
 from redis_saver.errors import StoreBusy, reading_store
@@ -77,7 +77,7 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
             TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
         """
         super().__init__()
-        self._counting = Counting(with_own_errors if on_hot_error == "bypass" else None)
+        self._counting = Counting(with_own_errors if on_hot_error == "bypass" else None, WAITS)
         self._check_tiers(hot, cold, BaseStore, "store, such as PostgresStore")
         config.one_of(type(self), "on_hot_error", on_hot_error, "raise", "bypass")
         self.hot: Hot = hot
