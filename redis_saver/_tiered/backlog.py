@@ -48,15 +48,15 @@ TAKE_OVER = 30.0
 THREADS_PER_BATCH = 500
 KEPT_FOR = 3_600_000
 """Milliseconds for which hot keeps the count after the last report."""
-KNOWN_FOR = 60.0
+KNOWN_FOR = 30.0
 """Seconds for which a process without a flusher exports the result of a scan that it heard of."""
 WITNESSES = 100
 """Number of dirty threads that a process remembers, to find out whether hot lost the backlog."""
 SHARES = 1000
 """A process reports to hot before it has more than `max_backlog / SHARES` unreported records."""
 _RESULT = re.compile(rb"[0-9a-f]{32}(?: [0-9]{1,15}){4}")
-_EPOCH = re.compile(rb"[0-9a-f]{32}")
-"""Format of a scan's result, and of an epoch. Anything else comes from another program and is ignored."""
+_GENERATION = re.compile(rb"[0-9a-f]{32}")
+"""Format of a scan's result, and of a generation. Anything else comes from another program and is ignored."""
 _MAX_ITEMS, _MAX_BYTES = 10_000, 32 * 2**20
 """Bounds of the caches of channel versions in cold, and of threads whose refusal was logged."""
 _OUTAGE, _DOUBLINGS = 3, 10
@@ -74,7 +74,7 @@ _RECORDS = Instrument("tier.flush.records", "{record}", "Records by result.")
 class Stats:
     """Counts of events between the tiers, in this process.
 
-    The backlog (`dirty_threads` to `set_aside`) covers all processes, as last seen in hot.
+    The backlog (`dirty_threads` to `set_aside`) covers all processes, as last seen in hot. The age grows with time.
     """
 
     hits: int = _READS.field("hit", "Reads that hot answered.")
@@ -211,9 +211,9 @@ class BacklogCount:
     def after_fork(self) -> None:
         self._lock = threading.Lock()
         self._written, self._reporting, self._flushed = 0, 0, 0
-        self._scan, self._epoch, self._total = b"", b"", 0
+        self._scan, self._generation, self._total = b"", b"", 0
         self.suspected: tuple[bytes, int] | None = None
-        """The epoch that hot had before it may have lost data, and the number of records that cold lacked then."""
+        """The generation that hot had before it may have lost data, and the number of records that cold lacked then."""
 
     def wrote(self, records: int) -> None:
         """Count records that this process wrote. A negative number takes back an earlier count."""
@@ -246,16 +246,17 @@ class BacklogCount:
             True if the write is admitted, and the number of records that all processes have written so far.
         """
         with self._lock:
-            written, flushed, scan, epoch, total = self._written, self._flushed, self._scan, self._epoch, self._total
+            written, flushed, scan = self._written, self._flushed, self._scan
+            generation, total = self._generation, self._total
             self._reporting += written
             self._written = self._flushed = 0
         is_reported = False
         try:
-            arguments = (written, flushed, scan, limit, KEPT_FOR, epoch, total, uuid4().hex)
+            arguments = (written, flushed, scan, limit, KEPT_FOR, generation, total, uuid4().hex)
             reply = yield Call(scripts.REPORT_BACKLOG, (self._keyspace.unflushed,), arguments)
             with decoding("the size of the backlog"):
                 left, admitted, total, age = map(index, (*reply[:3], reply[5]))
-                result, epoch = (bytes(memoryview(part)) for part in reply[3:5])
+                result, generation = (bytes(memoryview(part)) for part in reply[3:5])
             is_reported = True
         finally:
             with self._lock:
@@ -263,7 +264,7 @@ class BacklogCount:
                 if not is_reported:
                     self._written += written  # counted twice until the next scan if only the reply was lost
         with self._lock:
-            self._compare(epoch, total)
+            self._compare(generation, total)
             if _RESULT.fullmatch(result):
                 self.counts.learn(result.decode(), age / 1000)
             if (latest := result.partition(b" ")[0]) != self._scan:
@@ -271,12 +272,12 @@ class BacklogCount:
             self.counts.set_backlog(left + self._written + self._reporting - self._flushed)
         return bool(admitted), total
 
-    def _compare(self, epoch: bytes, total: int) -> None:
-        """Note an epoch of hot. If it changed while records were waiting, hot may have lost them."""
-        if epoch != self._epoch and _EPOCH.fullmatch(epoch):
-            if self._epoch and self.counts.backlog:
-                self.suspected = self.suspected or (self._epoch, self.counts.backlog)
-            self._epoch, self._total = epoch, 0
+    def _compare(self, generation: bytes, total: int) -> None:
+        """Note a generation of hot. If it changed while records were waiting, hot may have lost them."""
+        if generation != self._generation and _GENERATION.fullmatch(generation):
+            if self._generation and self.counts.backlog:
+                self.suspected = self.suspected or (self._generation, self.counts.backlog)
+            self._generation, self._total = generation, 0
         self._total = max(self._total, total)
 
     def scan(self, *, renews_lease: bool = False) -> Operation[Scanned]:

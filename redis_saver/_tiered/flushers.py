@@ -68,14 +68,13 @@ def scan_in_turn(tiers: Tiers) -> Tiered[list[str]]:
 def _scan_step(tiers: Tiers, queue: FlushQueue) -> Tiered[bool]:
     """Scan if a scan is due, and find out whether hot lost the backlog. Returns False, as nothing is left to do."""
     try:
-        dirty = yield from scan_in_turn(tiers)
+        for thread in (yield from scan_in_turn(tiers)):
+            queue.note(thread, 0.0)
         if tiers.backlog.suspected:
             yield from _count_losses(tiers, queue)
     except Exception as error:  # noqa: BLE001 - the next scan may succeed
         tiers.counts.last_error = tiers.log_text(error)
     else:
-        for thread in dirty:
-            queue.note(thread, 0.0)
         queue.remember_witnesses()
     return False
 
@@ -91,9 +90,10 @@ def _count_losses(tiers: Tiers, queue: FlushQueue) -> Tiered[None]:
     found = (yield Batch([Command(("EXISTS", *keys), keys) for keys in kept])) if kept else []
     gone = [thread for thread, number in zip(queue.witnesses, found, strict=True) if not number]
     if gone and suspected:
-        epoch, before = suspected
+        generation, before = suspected
         lost = max(len(gone), before - (yield from count.scan()).records)
-        if (yield Command(("HSET", keyspace.unflushed, b"lost " + epoch, 1))):  # else another process has counted them
+        is_first = yield Command(("HSET", keyspace.unflushed, b"lost " + generation, 1))
+        if is_first:  # else another process has counted them
             tiers.counts.lost_records += lost
             text = "hot lost its data, and with it about %s records that cold did not have, such as those of thread %s"
             _LOG.warning(text, f"{lost:,}", shown(gone[0]))
