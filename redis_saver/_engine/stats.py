@@ -149,7 +149,7 @@ class Counting:
                         began = perf_counter()
                         continue
                     with pump, observed.noting(request) if observed else nullcontext():
-                        pump.reply = yield request
+                        pump.reply = yield observed.watched(request) if observed else request
         except BaseException as error:
             self._ended(name, spent + perf_counter() - began, observed, error)
             raise
