@@ -13,12 +13,16 @@ from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from threading import Lock
-from typing import Any, Literal, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
+from redis_saver._cache.health import CacheStats
 from redis_saver._common.display import shown
 from redis_saver._common.logs import Log
-from redis_saver._engine.stats import BOUNDS, Ended, Measured, Observer, Source
+from redis_saver._engine.counters import Instrument, instruments
+from redis_saver._engine.stats import BOUNDS, Ended, Measured, Observer, RedisStats, Source
+from redis_saver._tiered.backlog import Stats
+from redis_saver._tiered_store.copies import TieredStoreStats
 
 SCOPE = "redis_saver"
 """Name of the meter and of the tracer."""
@@ -30,10 +34,6 @@ THREAD = "gen_ai.conversation.id"
 """OpenTelemetry's attribute for the id of a thread of LangGraph."""
 OF_ALL = ("traffic", "remembered", "keys")
 """Kinds of sources that savers, stores and caches share. An attribute names their collection."""
-RESULT = "redis_saver.result"
-"""Attribute for the result of a read, or of flushing a record."""
-DIRECTION = "network.io.direction"
-"""Attribute for the direction of bytes."""
 DURATION = "redis_saver.operation.duration"
 """A histogram of all calls, in seconds."""
 LAST_ERROR = "redis_saver.tier.flush.last_error"
@@ -41,95 +41,8 @@ LAST_ERROR = "redis_saver.tier.flush.last_error"
 _LOG = Log("redis_saver.telemetry")
 
 
-class Instrument(NamedTuple):
-    """An OpenTelemetry instrument that exports numbers of one kind of source."""
-
-    name: str
-    unit: str
-    fields: Mapping[str, str]
-    """Names of the source's numbers, each with its value of `attribute`. An empty value omits the attribute."""
-    about: str
-    kind: Literal["counter", "up_down_counter", "gauge"] = "counter"
-    """Counters only grow. Counters of both kinds of several sources are added; for gauges, the maximum is exported."""
-    attribute: str = RESULT
-
-
-INSTRUMENTS: Mapping[str, tuple[Instrument, ...]] = {
-    "traffic": (
-        Instrument("redis_saver.round_trips", "{round_trip}", {"round_trips": ""}, "Sent commands and pipelines."),
-        Instrument("redis_saver.retries", "{request}", {"retries": ""},
-                   "Requests that were sent again, because a slot was moving or a pipeline failed."),
-        Instrument("redis_saver.script_loads", "{script}", {"script_loads": ""},
-                   "Scripts whose text was sent, because the server did not know them."),
-        Instrument("redis_saver.network.io", "By", {"bytes_sent": "transmit", "bytes_received": "receive"},
-                   "Bytes of keys, arguments and replies, without those of the protocol.", attribute=DIRECTION),
-    ),
-    "remembered": (
-        Instrument("redis_saver.remembered.size", "By", {"cache_bytes": ""},
-                   "Approximate memory of a saver's or store's caches.", kind="up_down_counter"),
-        Instrument("redis_saver.remembered.lookups", "{lookup}", {"cache_hits": "hit", "cache_misses": "miss"},
-                   "Calls by whether their thread or partition was cached (hit) or not (miss)."),
-    ),
-    "keys": (
-        Instrument("redis_saver.keys.skipped", "{thread}", {"unavailable": ""},
-                   "Threads and partitions that calls over several skipped, because their keys were unavailable."),
-    ),
-    "cache": (
-        Instrument("redis_saver.cache.lookups", "{entry}", {"hits": "hit", "misses": "miss"}, "Requested entries."),
-        Instrument("redis_saver.cache.sets", "{entry}", {"sets": ""}, "Stored entries."),
-        Instrument("redis_saver.cache.waits", "{entry}", {"waits": ""},
-                   "Entries that a caller waited for until another caller had stored them."),
-        Instrument("redis_saver.cache.errors", "{error}", {"errors": ""},
-                   "Calls that failed, and entries that could not be decoded."),
-        Instrument("redis_saver.cache.skips", "{call}", {"skipped": ""},
-                   "Calls that sent nothing, because the server had just failed."),
-    ),
-    "tier": (
-        Instrument("redis_saver.tier.reads", "{read}", {"hits": "hit", "misses": "miss", "intents": "intent"},
-                   "Reads by result: hot answered (hit), hot had nothing (miss), or cold answered because the thread "
-                   "was being written (intent)."),
-        Instrument("redis_saver.tier.bypasses", "{operation}", {"bypasses": ""},
-                   "Reads and writes that bypassed hot, because it failed."),
-        Instrument("redis_saver.tier.rehydrations", "{checkpoint}", {"rehydrations": ""},
-                   "Checkpoints that were copied from cold back to hot."),
-        Instrument("redis_saver.tier.repairs", "{repair}", {"repairs": ""},
-                   "Threads that hot dropped because they were damaged there; cold has them."),
-        Instrument("redis_saver.tier.enrollments", "{thread}", {"enrolled": ""},
-                   "Threads that only hot had, and that were written to cold."),
-        Instrument("redis_saver.tier.write_through", "{write}", {"written_through": ""},
-                   "Writes of write-behind savers that went to cold first."),
-        Instrument("redis_saver.tier.flush.records", "{record}",
-                   {"flushed": "flushed", "coalesced": "coalesced", "refused": "refused"},
-                   "Records by result: written to cold, not needed there (coalesced), or refused by cold."),
-        Instrument("redis_saver.tier.flush.unreachable", "{claim}", {"unreachable": ""},
-                   "Flushes that stopped because cold could not be reached."),
-        Instrument("redis_saver.tier.flush.worker_errors", "{error}", {"worker_errors": ""},
-                   "Failures of flusher workers outside of a flush, and workers that ended and were replaced."),
-        Instrument("redis_saver.tier.flush.claims", "{claim}", {"flushes": ""}, "Flushes of a thread."),
-        Instrument("redis_saver.tier.flush.time", "s", {"flush_seconds": ""}, "Total time of flushes."),
-        Instrument("redis_saver.tier.backlog.threads", "{thread}", {"dirty_threads": ""},
-                   "Threads with records that cold lacks.", kind="gauge"),
-        Instrument("redis_saver.tier.backlog.records", "{record}", {"backlog": ""},
-                   "Records that cold lacks.", kind="gauge"),
-        Instrument("redis_saver.tier.backlog.age", "s", {"oldest_seconds": ""},
-                   "Age of the oldest record that cold lacks.", kind="gauge"),
-        Instrument("redis_saver.tier.backlog.set_aside", "{record}", {"set_aside": ""},
-                   "Records that cold refused. They are retried.", kind="gauge"),
-    ),
-    "store_tier": (
-        Instrument("redis_saver.store_tier.reads", "{read}", {"hits": "hit", "misses": "miss"},
-                   "Gets and searches that hot (hit) or cold (miss) answered."),
-        Instrument("redis_saver.store_tier.copies", "{copy}", {"fills": "stored", "refused": "refused"},
-                   "Copies that hot stored or refused."),
-        Instrument("redis_saver.store_tier.repairs", "{repair}", {"repairs": ""},
-                   "Damaged partitions that hot dropped, and copies that could not be decoded."),
-        Instrument("redis_saver.store_tier.bypasses", "{operation}", {"bypasses": ""},
-                   "Reads and writes that bypassed hot, because it failed."),
-        Instrument("redis_saver.store_tier.errors", "{error}", {"errors": ""},
-                   "Writes that could not be read back from cold."),
-    ),
-}  # fmt: skip
-"""Instruments by `Source.kind`."""
+INSTRUMENTS: Mapping[Instrument, Mapping[str, str]] = instruments(RedisStats, CacheStats, Stats, TieredStoreStats)
+"""The declared instruments. Each has its fields, with their values of the attribute."""
 
 
 class Exported:
@@ -140,11 +53,10 @@ class Exported:
         self._sources: dict[int, tuple[weakref.ref[Source], dict[str, Any]]] = {}
         self._observation = metrics.Observation
         meter = metrics.get_meter(SCOPE, VERSION, provider)
-        for kind, instruments in INSTRUMENTS.items():
-            for instrument in instruments:
-                observe = partial(self._observe, kind, instrument)
-                create = getattr(meter, f"create_observable_{instrument.kind}")
-                create(instrument.name, [observe], unit=instrument.unit, description=instrument.about)
+        for instrument in INSTRUMENTS:
+            create = getattr(meter, f"create_observable_{instrument.kind}")
+            observe = partial(self._observe, instrument)
+            create(instrument.name, [observe], unit=instrument.unit, description=instrument.about)
         about = "Kind of the flusher's last error."
         meter.create_observable_gauge(LAST_ERROR, [self._errors], unit="{error}", description=about)
         about = "Duration of calls of savers, stores and caches."
@@ -167,12 +79,12 @@ class Exported:
             if (source := reference()) is not None and source.kind == kind:
                 yield source.numbers(), attributes
 
-    def _observe(self, kind: str, instrument: Instrument, _: Any) -> list[Any]:
+    def _observe(self, instrument: Instrument, _: Any) -> list[Any]:
         """Return the numbers of an instrument. Sources with the same attributes are combined."""
         combine: Any = max if instrument.kind == "gauge" else operator.add
         totals: dict[Any, tuple[float, dict[str, Any]]] = {}
-        for numbers, attributes in self._living(kind):
-            for field, value in instrument.fields.items():
+        for numbers, attributes in self._living(instrument.source):
+            for field, value in INSTRUMENTS[instrument].items():
                 if field in numbers:  # the backlog may be unknown
                     named = {**attributes, instrument.attribute: value} if value else attributes
                     key, number = _key(named), numbers[field]
@@ -252,13 +164,13 @@ def spans(provider: Any, measured: Measured, attributes: Mapping[str, Any], *, w
         # A stream may continue in another context, which could not detach the token.
         token = None if is_stream else context.attach(trace.set_span_in_context(span))
 
-        def ended(_: float, kind: str | None, key: bytes | None) -> None:
+        def ended(_: float, kind: str | None, call: Any) -> None:
             if token is not None:
                 context.detach(token)
             if kind is not None:  # without the error's text, which may contain a thread id
                 span.set_attribute(ERROR, kind)
                 span.set_status(trace.Status(trace.StatusCode.ERROR))
-            if thread_of and key is not None and (thread := thread_of(key)) is not None:
+            if thread_of and call.key is not None and (thread := thread_of(call.key)) is not None:
                 span.set_attribute(THREAD, thread)
             span.end()
 
@@ -273,13 +185,15 @@ def slow_calls(measured: Measured, threshold: float, *, with_threads: bool) -> O
     thread_of = measured.thread_of if with_threads else None
 
     def began(name: str, _: bool) -> Ended:
-        def ended(seconds: float, kind: str | None, key: bytes | None) -> None:
+        def ended(seconds: float, kind: str | None, call: Any) -> None:
             if seconds < threshold:
                 return
-            thread = thread_of(key) if thread_of and key is not None else None
+            thread = thread_of(call.key) if thread_of and call.key is not None else None
             of = "" if thread is None else f", thread {shown(thread)}"
+            parts = {**call.waited, "this process": max(0.0, seconds - sum(call.waited.values()))}
+            ranked = ", ".join(f"{parts[part]:.3f} s {part}" for part in sorted(parts, key=lambda part: -parts[part]))
             failed = "" if kind is None else f", and ended with {kind}"
-            _LOG.warning("slow: %s of %s%s took %.3f s%s", name, where, of, seconds, failed)
+            _LOG.warning("slow: %s of %s%s took %.3f s (%s)%s", name, where, of, seconds, ranked, failed)
 
         return ended
 

@@ -43,7 +43,8 @@ def instrument(
 
     The export ends when Python collects the object. Another call for the same object replaces its attributes. Objects
     with the same attributes are combined: counters are added, and for gauges the maximum is exported. A saver without a
-    scan of the backlog (`flusher=False`) exports no gauges of it. The `hot` of a tiered saver is exported, too.
+    flusher exports gauges of the backlog only for half a minute after it heard of a scan. The `hot` of a tiered saver
+    is exported, too.
 
     Values, keys, passwords and the texts of errors are never exported.
 

@@ -4,8 +4,10 @@ python -m sphinx -W --keep-going -c .ci/site docs build/site
 """
 
 import re
+from dataclasses import fields
 from typing import Any
 
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.util import inspect
 from sphinx.util.typing import stringify_annotation
 
@@ -109,8 +111,21 @@ def shorten(_app: Any, _page: str, _template: str, context: dict[str, Any], _doc
     context["body"] = re.sub(r'class="[\w -]*\bliteral notranslate"', 'class="literal"', body)
 
 
+def describe_counters() -> None:
+    """Give each counter the text of its declaration, as if it were its docstring."""
+    for kind in (redis_saver.RedisStats, redis_saver.CacheStats, redis_saver.Stats, redis_saver.TieredStoreStats):
+        for one in kind.__mro__[:-1]:
+            analyzer = ModuleAnalyzer.for_module(one.__module__)
+            analyzer.analyze()
+            texts = {
+                (one.__name__, field.name): [field.metadata["about"], ""] for field in fields(one) if field.metadata
+            }
+            analyzer.attr_docs |= texts
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    describe_counters()
     app.connect("source-read", add_toctree)
     app.connect("autodoc-skip-member", leave_out_twins)
     app.connect("autodoc-process-signature", set_types, priority=600)  # after autodoc noted the types

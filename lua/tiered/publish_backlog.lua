@@ -24,6 +24,7 @@ local written = number(redis.call('HGET', unflushed, 'written'))
 if before > written then before = 0 end -- the count was lost meanwhile
 local flushed = before - records
 redis.call('HSET', unflushed, 'written', string.format('%.0f', written), 'flushed', string.format('%.0f', flushed))
-redis.call('HSET', unflushed, 'scan', result)
+local clock = redis.call('TIME')
+redis.call('HSET', unflushed, 'scan', result, 'scanned', string.format('%.0f', clock[1] * 1000 + clock[2] / 1000))
 redis.call('PEXPIRE', unflushed, length)
 return 1

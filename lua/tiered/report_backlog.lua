@@ -6,15 +6,20 @@
 -- ARGV[3] scan       the last scan that the process knows, or ''
 -- ARGV[4] max        the write is admitted and counted if fewer records are left; 0 if there is no write
 -- ARGV[5] length     milliseconds for which the count is kept
+-- ARGV[6] generation  that of the count, as the process knows it, or ''
+-- ARGV[7] known      total of written records that it knows of that generation
+-- ARGV[8] new        a random generation, in case hot lost its data
 --
 -- If there was a later scan, it may have seen the flushed records already, so they are not subtracted: until the next
 -- scan the count may be too high, but never too low.
--- Returns {records left, 1 if the write is admitted, total of written records, the result of the last scan or ''}.
--- Works on a full server.
+-- The generation changes if the count is gone, or older than what the process knows. Then records may be lost.
+-- Returns {records left, 1 if the write is admitted, total of written records, the result of the last scan or '',
+--   generation, milliseconds since the last scan}. Works on a full server.
 -- Errors: none of ours.
 
 local unflushed = KEYS[1]
 local written, flushed, scan, max, length = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), ARGV[5]
+local generation, known, new = ARGV[6], tonumber(ARGV[7]), ARGV[8]
 
 -- Returns a number of the count, or 0 if another program wrote something else.
 local function number(text)
@@ -23,13 +28,19 @@ local function number(text)
 end
 
 redis.call('PERSIST', unflushed) -- a full server accepts this write, and then the others
-local stored = redis.call('HMGET', unflushed, 'written', 'flushed', 'scan')
+local stored = redis.call('HMGET', unflushed, 'written', 'flushed', 'scan', 'generation', 'scanned')
 local result = stored[3] or ''
 if string.match(result, '^%x*') ~= scan then flushed = 0 end
+if not string.match(stored[4] or '', '^%x+$') or stored[4] == generation and number(stored[1]) < known then
+  redis.call('HSET', unflushed, 'generation', new)
+  stored[4] = new
+end
+local clock = redis.call('TIME')
+local age = stored[5] and math.max(0, clock[1] * 1000 + math.floor(clock[2] / 1000) - number(stored[5])) or 0
 written, flushed = number(stored[1]) + written, number(stored[2]) + flushed
 flushed = math.min(flushed, written)
 local admitted = written - flushed < max and 1 or 0
 written = written + admitted
 redis.call('HSET', unflushed, 'written', string.format('%.0f', written), 'flushed', string.format('%.0f', flushed))
 redis.call('PEXPIRE', unflushed, length)
-return { written - flushed, admitted, written, result }
+return { written - flushed, admitted, written, result, stored[4], age }

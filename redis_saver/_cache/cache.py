@@ -26,7 +26,7 @@ from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
 from redis_saver._engine.requests import Batch, Call, Command, Operation, T
 from redis_saver._engine.scripts import load
-from redis_saver._engine.stats import Counting, Measured
+from redis_saver._engine.stats import Counting, Measured, stats_of
 from redis_saver._serde.serializer import FastSerializer, chosen
 from redis_saver._storage.encryption import guarded, replaced
 from redis_saver._storage.keys import FIELD, DataKeys
@@ -150,10 +150,10 @@ class Cache(Rotates, BaseCache[ValueT], Generic[ClientT, ValueT]):
 
     def stats(self) -> CacheStats:
         """Return the counts of this cache in this process."""
-        return self._health.snapshot(self._driver.traffic, self._counting)
+        return stats_of(CacheStats, self._counting, *self._measured().sources)
 
     def _measured(self) -> Measured:
-        return Measured(self._counting, self._driver.server, "entries", (self._driver.traffic, self._health))
+        return Measured(self._counting, self._driver.server, "entries", (self._driver.traffic, self._health.counts))
 
     def _run(self, operation: Operation[T], name: str) -> T:
         return self._driver.run(self._counting.call(operation, name))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, TypeAlias
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from redis_saver._common import forks
 from redis_saver._common.logs import Log, ThrottledLog, log_text
+from redis_saver._engine.counters import Instrument, Live, counter
 from redis_saver._engine.requests import Operation, T
-from redis_saver._engine.stats import Counting, Traffic, TrafficStats
+from redis_saver._engine.stats import TrafficStats
 from redis_saver.errors import KeyConflict, KeyUnavailable, ThreadDamaged, UnsupportedFormat
 
 LOG = Log("redis_saver.cache")
@@ -27,30 +28,31 @@ ERRORS = (KeyConflict, ThreadDamaged, UnsupportedFormat)
 _NEVER = float("-inf")
 
 
+_LOOKUPS = Instrument("cache.lookups", "{entry}", "Requested entries.")
+
+
 @dataclass
 class CacheStats(TrafficStats):
     """Counts of a cache in this process."""
 
-    hits: int = 0
-    """Entries that `get` found."""
-    misses: int = 0
-    """Entries that `get` did not find, for any reason."""
-    sets: int = 0
-    """Entries that were stored."""
-    waits: int = 0
-    """Hits for which `get` waited until another caller stored them (`single_flight`)."""
-    errors: int = 0
-    """Calls of `get` and `set` that failed, and entries that could not be decoded."""
-    skipped: int = 0
-    """Calls of `get` and `set` that sent nothing, because the server had just failed."""
+    hits: int = _LOOKUPS.field("hit", "Entries that `get` found.")
+    misses: int = _LOOKUPS.field("miss", "Entries that `get` did not find, for any reason.")
+    sets: int = counter("cache.sets", "{entry}", "Stored entries.")
+    waits: int = counter("cache.waits", "{entry}", "Hits that another caller stored while `get` waited.")
+    errors: int = counter("cache.errors", "{error}", "Calls that failed, and entries that could not be decoded.")
+    skipped: int = counter("cache.skips", "{call}", "Calls that sent nothing, as the server had just failed.")
     last_error: str = ""
     """Class and message of the last error. Never a value."""
 
 
+class Counts(Live, CacheStats):
+    """The live counts of a cache."""
+
+    kind = "cache"
+
+
 class Health:
     """Counts what a cache does, and skips its server while it fails."""
-
-    kind: ClassVar[str] = "cache"
 
     def __init__(
         self,
@@ -72,23 +74,15 @@ class Health:
         self._server, self._on_error, self._replies, self._now = server, on_error, replies, now
         self._throttled = ThrottledLog("redis_saver.cache", now)
         self._failures: tuple[type[Exception], ...] = (*failures, *ERRORS, KeyUnavailable)
+        self.counts: Counts = Counts()
         self.after_fork()
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """Count from zero in the child."""
-        self.counts = CacheStats()
+        """In the child, ask the server again."""
         self._asks_again = _NEVER
         self._is_trying = False
         self._failing: dict[str, float] = {}
-
-    def snapshot(self, traffic: Traffic, counting: Counting) -> CacheStats:
-        """Return a copy of the counts, with those of calls and traffic."""
-        return CacheStats(**{**self.numbers(), **traffic.numbers(), "operations": counting.snapshot()})
-
-    def numbers(self) -> Mapping[str, Any]:
-        """Return the counts by name."""
-        return {field.name: getattr(self.counts, field.name) for field in fields(CacheStats)}
 
     def guarded(self, what: str, operation: Operation[T]) -> Operation[T | None]:
         """Run an operation. If the server fails, count the error, then return None (`on_error="skip"`) or raise it."""

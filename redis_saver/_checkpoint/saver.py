@@ -29,7 +29,7 @@ from redis_saver._common.ttl import TTL
 from redis_saver._engine import probe
 from redis_saver._engine.requests import Stream
 from redis_saver._engine.runner import Driver
-from redis_saver._engine.stats import Counting, Measured, RedisStats
+from redis_saver._engine.stats import Counting, Measured, RedisStats, stats_of
 from redis_saver._serde.serializer import FastSerializer, chosen
 from redis_saver._storage import compression as compressions
 from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
@@ -236,9 +236,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
 
     def stats(self) -> RedisStats:
         """Return a copy of this process's counters. Nothing is sent."""
-        traffic, remembered = self._driver.traffic.numbers(), self._context.chunk_cache.numbers()
-        unavailable = sum(source.unavailable for source in skip_counts(self._context.data_keys))
-        return RedisStats(self._counting.snapshot(), **traffic, **remembered, unavailable=unavailable)
+        return stats_of(RedisStats, self._counting, *self._measured().sources)
 
     def _measured(self) -> Measured:
         context, driver = self._context, self._driver

@@ -199,6 +199,8 @@ CHECK_EVERY = 5.0
 """Seconds between two checks of the servers."""
 PRINT_EVERY = 10.0
 """Minimum seconds between two progress lines."""
+STUCK_AFTER = 30.0
+"""Seconds without a flushed record after which the run counts as stuck, if a record waits that long."""
 TO_STOP, AT_ONCE = 10.0, 600.0
 _TIMEOUTS = f"{TO_STOP:.0f}s; with --once {AT_ONCE:.0f}s"
 """Default timeouts: for the drain after a signal, and for the whole run with `--once`."""
@@ -339,6 +341,8 @@ class _Run:
     _numbers: str = ""
     _error: str = ""
     _printed_at: float = -math.inf
+    _flushed: int = -1
+    _flushed_at: float = 0.0
 
     def say(self, text: str) -> None:
         """Print a line, unless the command is quiet."""
@@ -346,7 +350,8 @@ class _Run:
             screen.line(f"flush: {text}")
 
     def tell(self, stats: Stats, *, at_once: bool = False) -> None:
-        """Print a progress line, unless its numbers are unchanged or the last one is recent."""
+        """Print a progress line, unless its numbers are unchanged or the last one is recent. Warn if it is stuck."""
+        self._warn_if_stuck(stats)
         if not at_once and time.monotonic() - self._printed_at < PRINT_EVERY:
             return
         numbers = f"backlog {stats.backlog} records of {stats.dirty_threads} threads, "
@@ -356,6 +361,19 @@ class _Run:
         if (numbers, error) != (self._numbers, self._error):
             self.say(numbers + (f", last error: {error}" if error != self._error else ""))
             self._numbers, self._error, self._printed_at = numbers, error, time.monotonic()
+
+    def _warn_if_stuck(self, stats: Stats) -> None:
+        now, flushed = time.monotonic(), stats.flushed + stats.coalesced
+        if flushed != self._flushed or stats.oldest_seconds < STUCK_AFTER:
+            self._flushed, self._flushed_at = flushed, now
+        elif now - self._flushed_at >= STUCK_AFTER:
+            self._flushed_at = now
+            error = f"; last error: {self._without_passwords(stats.last_error)}" if stats.last_error else ""
+            warn(
+                f"nothing was flushed for {STUCK_AFTER:g} s. {stats.backlog} records of {stats.dirty_threads} threads "
+                f"wait, the oldest for {stats.oldest_seconds:.0f} s. If Postgres answers, look for locks on its tables "
+                f"(pg_locks){error}"
+            )
 
     def _without_passwords(self, error: str) -> str:
         for server in (self.hot, self.cold):

@@ -7,22 +7,24 @@ interrupt `number += 1`. (On free-threaded builds numbers may be a little too lo
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from operator import length_hint
 from time import perf_counter
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from redis_saver._common import forks
 from redis_saver._common.display import kind_of
 from redis_saver._common.logs import ignoring
-from redis_saver._engine.requests import Argument, Batch, Call, Command, Page, R, T, key_of
+from redis_saver._engine.counters import Instrument, Live, counter
+from redis_saver._engine.requests import Argument, Ask, AskAll, Batch, Call, Command, Page, R, Sleep, T, key_of
 from redis_saver._engine.runner import Pump
 
 BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the buckets in seconds. A call over a local connection takes 0.1 to 1 ms, and seconds in a
 failover."""
+StatsT = TypeVar("StatsT")
 CANCELLED = "cancelled"
 """The kind of error of a call whose caller was stopped by a cancelled task or Ctrl-C."""
 
@@ -42,46 +44,49 @@ class OperationStats:
     """Number of calls by the upper bound of their duration in seconds. The last bound is infinite."""
 
 
+_LOOKUPS = Instrument("remembered.lookups", "{lookup}", "Calls with a cached thread.")
+_IO = Instrument("traffic.network.io", "By", "Bytes, without those of the protocol.", attribute="network.io.direction")
+
+
 @dataclass
 class TrafficStats:
     """Traffic between the client and a server."""
 
     operations: Mapping[str, OperationStats] = field(default_factory=dict)
     """Calls by method. A method and its asyncio form count as one."""
-    round_trips: int = 0
-    """Number of commands and pipelines sent. A pipeline is one round trip, even if several calls share it."""
-    retries: int = 0
-    """Number of requests sent again because a slot was moving or a pipeline had failed. The client's own retries do not
-    count."""
-    script_loads: int = 0
-    """Number of scripts whose text was sent because the server did not know them, after a start, a failover or SCRIPT
-    FLUSH."""
-    bytes_sent: int = 0
-    """Bytes of the keys and arguments sent. The protocol adds about ten for each."""
-    bytes_received: int = 0
-    """Bytes of the replies, without those of the protocol."""
+    round_trips: int = counter("traffic.round_trips", "{round_trip}", "Commands and pipelines that were sent.")
+    retries: int = counter(
+        "traffic.retries", "{request}", "Requests sent again: a slot was moving, or a pipeline failed."
+    )
+    script_loads: int = counter(
+        "traffic.script_loads", "{script}", "Scripts that the server did not know, so their text was sent."
+    )
+    bytes_sent: int = _IO.field(
+        "transmit", "Bytes of the keys and arguments sent. The protocol adds about ten for each."
+    )
+    bytes_received: int = _IO.field("receive", "Bytes of the replies, without those of the protocol.")
 
 
 @dataclass
 class RedisStats(TrafficStats):
     """Counts of a saver or a store on one server in this process."""
 
-    cache_bytes: int = 0
-    """Estimated memory of its cache in bytes, at most the setting `cache_bytes`."""
-    cache_hits: int = 0
-    """Number of cache hits: puts and reads of a saver by thread, or reads of a store by partition."""
-    cache_misses: int = 0
-    """Number of cache misses."""
-    unavailable: int = 0
-    """Number of threads or partitions that calls over several skipped, because their keys were unavailable. Needs
-    `Encryption(..., on_unavailable="skip")`."""
+    cache_bytes: int = counter("remembered.size", "By", "Estimated memory of the cache.", "up_down_counter")
+    cache_hits: int = _LOOKUPS.field(
+        "hit", "Puts and reads of a saver whose thread was cached, or reads of a store whose partition was."
+    )
+    cache_misses: int = _LOOKUPS.field("miss", "Such calls whose thread or partition was not cached.")
+    unavailable: int = counter("keys.skipped", "{thread}", "Threads and partitions that were skipped: no key.")
 
 
 Around: TypeAlias = "Callable[[Generator[Any, Any, Any]], Generator[Any, Any, Any]]"
 """Returns an operation that runs another one."""
-Ended: TypeAlias = Callable[[float, "str | None", "bytes | None"], None]
-"""Callback for the end of a call, with its duration in seconds, the kind of its error, and the key of its first
-request."""
+Ended: TypeAlias = Callable[[float, "str | None", "_Observed"], None]
+"""Callback for the end of a call, with its duration in seconds, the kind of its error, and what was noted of it."""
+WAITS: Mapping[type[Any], str] = {
+    Sleep: "waiting for others", Ask: "the provider of keys", AskAll: "the provider of keys"
+}  # fmt: skip
+"""Names of what a call waits for, by the class of a request. All others are for Redis."""
 Observer: TypeAlias = Callable[[str, bool], Ended]
 """Observes the start of a call, in the caller's context, by its name and whether it streams. Returns the callback for
 its end. That of a stream may run in another context."""
@@ -90,9 +95,14 @@ its end. That of a stream may run in another context."""
 class Counting:
     """Counter of the calls of a saver, a store or a cache."""
 
-    def __init__(self, around: Around | None = None) -> None:
-        """Start at zero. Each operation runs in `around`, which may turn its error into the one to count."""
-        self._around = around
+    def __init__(self, around: Around | None = None, waits: Mapping[type[Any], str] = WAITS) -> None:
+        """Start at zero.
+
+        Args:
+            around: Each operation runs in it. It may turn the operation's error into the one to count.
+            waits: As `WAITS`.
+        """
+        self._around, self._waits = around, waits
         self.observers: Mapping[object, Observer] = {}
         """They observe every call. Without observers this costs nothing. A key has one observer at a time."""
         self.after_fork()
@@ -110,7 +120,7 @@ class Counting:
         """Count an operation when it ends. Its default name is its generator's without leading underscores."""
         name = name or name_of(operation)
         operation = operation if self._around is None else self._around(operation)
-        observed = _Observed(self.observers, name) if self.observers else None
+        observed = _Observed(self.observers, name, self._waits) if self.observers else None
         began = perf_counter()
         try:
             result = yield from (operation if observed is None else observed.passing(operation))
@@ -124,7 +134,7 @@ class Counting:
         """Count an operation that streams, as `call` does for others. Closing the iterator early counts as success."""
         name = name or name_of(operation)
         operation = operation if self._around is None else self._around(operation)
-        observed = _Observed(self.observers, name, is_stream=True) if self.observers else None
+        observed = _Observed(self.observers, name, self._waits, is_stream=True) if self.observers else None
         pump, spent, began = Pump(operation), 0.0, perf_counter()
         try:
             with closing(pump):
@@ -138,10 +148,8 @@ class Counting:
                             return
                         began = perf_counter()
                         continue
-                    if observed is not None:
-                        observed.note(request)
-                    with pump:
-                        pump.reply = yield request
+                    with pump, observed.noting(request) if observed else nullcontext():
+                        pump.reply = yield observed.watched(request) if observed else request
         except BaseException as error:
             self._ended(name, spent + perf_counter() - began, observed, error)
             raise
@@ -175,40 +183,66 @@ def _stats_of(numbers: Sequence[Any]) -> OperationStats:
 class _Observed:
     """A call with observers."""
 
-    def __init__(self, observers: Mapping[object, Observer], name: str, *, is_stream: bool = False) -> None:
-        self._key: bytes | None = None
+    def __init__(
+        self,
+        observers: Mapping[object, Observer],
+        name: str,
+        waits: Mapping[type[Any], str],
+        *,
+        is_stream: bool = False,
+    ) -> None:
+        self.key: bytes | None = None
+        """The key that the first request is about."""
+        self.waited: dict[str, float] = {}
+        """Seconds for which the call waited, by what it waited for."""
+        self._waits = waits
         self._ends: list[Ended] = []
         for began in observers.values():
             with ignoring("telemetry"):
                 self._ends.append(began(name, is_stream))
 
-    def note(self, request: object) -> None:
-        """Note the key that the first request is about."""
-        if self._key is None and isinstance(request, Call | Command | Batch):
-            self._key = key_of(request)
+    @contextmanager
+    def noting(self, request: object) -> Iterator[None]:
+        """Note the key of the first request, and how long each request takes."""
+        if self.key is None and isinstance(request, Call | Command | Batch):
+            self.key = key_of(request)
+        began, before = perf_counter(), sum(self.waited.values())
+        try:
+            yield
+        finally:
+            waited, inside = self._waits.get(type(request), "Redis"), sum(self.waited.values()) - before
+            self.waited[waited] = self.waited.get(waited, 0.0) + perf_counter() - began - inside
 
     def passing(self, operation: Generator[R, Any, T]) -> Generator[R, Any, T]:
-        """Pass the operation's requests on, and note the key of the first."""
+        """Pass the operation's requests on, and note them."""
         pump = Pump(operation)
         for request in pump:
-            self.note(request)
-            with pump:
-                pump.reply = yield request
+            with pump, self.noting(request):
+                pump.reply = yield self.watched(request)
         return pump.result
+
+    def watched(self, request: R) -> R:
+        """Return a request that notes the requests of its own operation, too (those of `_tiered/requests.py`)."""
+        more: dict[str, Any] = {}
+        if make := getattr(request, "make", None):
+            more["make"] = lambda: self.passing(make())
+        elif hasattr(request, "around"):
+            more["around"] = self.passing
+        return request._replace(**more) if more else request  # type: ignore[attr-defined]
 
     def ended(self, seconds: float, error: BaseException | None) -> None:
         """Call the callbacks in reverse order of the observers."""
         kind = None if error is None else CANCELLED if isinstance(error, GeneratorExit) else type(error).__name__
         for end in reversed(self._ends):
             with ignoring("telemetry"):
-                end(seconds, kind, self._key)
+                end(seconds, kind, self)
 
 
 class Source(Protocol):
     """An object that counts something."""
 
     kind: ClassVar[str]
-    """Key of its numbers in `_telemetry.INSTRUMENTS`."""
+    """`Instrument.source` of its numbers."""
 
     def numbers(self) -> Mapping[str, Any]:
         """Return the current numbers."""
@@ -239,18 +273,18 @@ def measured(thing: object) -> Measured:
     return method(thing)
 
 
-class Traffic:
+def stats_of(kind: Callable[..., StatsT], counting: Counting, *sources: Source) -> StatsT:
+    """Return a copy of all counts."""
+    numbers: dict[str, Any] = {}
+    for source in sources:
+        numbers |= source.numbers()
+    return kind(**numbers, operations=counting.snapshot())
+
+
+class Traffic(Live, TrafficStats):
     """Counts of a driver's requests and bytes."""
 
-    kind: ClassVar[str] = "traffic"
-
-    def __init__(self) -> None:
-        self.after_fork()
-        forks.watch(self)
-
-    def after_fork(self) -> None:
-        """In the child, count from zero."""
-        self.round_trips = self.retries = self.script_loads = self.bytes_sent = self.bytes_received = 0
+    kind = "traffic"
 
     def sending(self, arguments: Sequence[Argument]) -> None:
         """Count a command before it is sent, as its reply may be lost.
@@ -272,10 +306,6 @@ class Traffic:
         size = size_of_reply(reply)
         self.bytes_received += size
         return reply
-
-    def numbers(self) -> dict[str, Any]:
-        """Return its fields of `TrafficStats`."""
-        return dict(vars(self))
 
 
 def size_of_reply(reply: Any) -> int:

@@ -14,16 +14,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from typing_extensions import Self
 
-from redis_saver._common import config as configs, forks, names
+from redis_saver._common import config as configs, names
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import error_text, kind_of
+from redis_saver._engine.counters import Live
 from redis_saver._engine.requests import Ask, Command, Operation, Page, R, Request, T
 from redis_saver._engine.runner import Pump, run
+from redis_saver._engine.stats import RedisStats
 from redis_saver._storage.asking import Questions
 from redis_saver._storage.framing import pack, unpack
 from redis_saver._storage.sealing import ID, TIME, Cipher, KnownWrites, joined, new_id
@@ -160,22 +162,10 @@ class Encryption:
         self.on_unavailable: OnUnavailable = on_unavailable
 
 
-class Unavailable:
+class Unavailable(Live, RedisStats):
     """Count of the threads or partitions that calls skipped."""
 
-    kind: ClassVar[str] = "keys"
-
-    def __init__(self) -> None:
-        self.after_fork()
-        forks.watch(self)
-
-    def after_fork(self) -> None:
-        """In the child, count from zero."""
-        self.unavailable: int = 0
-
-    def numbers(self) -> dict[str, Any]:
-        """Return its field of `RedisStats`."""
-        return dict(vars(self))
+    kind = "keys"
 
 
 def skip_counts(data_keys: DataKeys | None) -> tuple[Unavailable, ...]:

@@ -33,7 +33,7 @@ from redis_saver._common.store_names import PARTITION_LABELS, Partition, StoreKe
 from redis_saver._common.ttl import TTL, Expiry
 from redis_saver._engine import probe
 from redis_saver._engine.requests import Operation, T
-from redis_saver._engine.stats import Counting, Measured, RedisStats
+from redis_saver._engine.stats import Counting, Measured, RedisStats, stats_of
 from redis_saver._serde.serializer import FastSerializer, chosen
 from redis_saver._storage import compression as compressions
 from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
@@ -418,9 +418,7 @@ class Store(Rotates, BaseStore, Generic[ClientT]):
 
     def stats(self) -> RedisStats:
         """Return a copy of this process's counters. Nothing is sent."""
-        traffic, remembered = self._driver.traffic.numbers(), self._context.remembered.numbers()
-        unavailable = sum(source.unavailable for source in skip_counts(self._context.values.data_keys))
-        return RedisStats(self._counting.snapshot(), **traffic, **remembered, unavailable=unavailable)
+        return stats_of(RedisStats, self._counting, *self._measured().sources)
 
     def _measured(self) -> Measured:
         sources: Any = self._driver.traffic, self._context.remembered, *skip_counts(self._context.values.data_keys)

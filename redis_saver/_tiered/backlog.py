@@ -13,9 +13,10 @@ import re
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from itertools import chain, islice
 from operator import index
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 from uuid import uuid4
 
 from redis_saver._common import forks, names
@@ -23,6 +24,7 @@ from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
 from redis_saver._common.logs import Log
 from redis_saver._common.names import Keyspace
+from redis_saver._engine.counters import Instrument, Live, counter, instruments
 from redis_saver._engine.requests import Batch, Call, Command, Operation, Scan, Sleep
 from redis_saver._engine.stats import Counting, OperationStats
 from redis_saver._tiered import scripts
@@ -46,10 +48,15 @@ TAKE_OVER = 30.0
 THREADS_PER_BATCH = 500
 KEPT_FOR = 3_600_000
 """Milliseconds for which hot keeps the count after the last report."""
+KNOWN_FOR = 30.0
+"""Seconds for which a process without a flusher exports the result of a scan that it heard of."""
+WITNESSES = 100
+"""Number of dirty threads that a process remembers, to find out whether hot lost the backlog."""
 SHARES = 1000
 """A process reports to hot before it has more than `max_backlog / SHARES` unreported records."""
 _RESULT = re.compile(rb"[0-9a-f]{32}(?: [0-9]{1,15}){4}")
-"""Format of a scan's result. Anything else comes from another program and is ignored."""
+_GENERATION = re.compile(rb"[0-9a-f]{32}")
+"""Format of a scan's result, and of a generation. Anything else comes from another program and is ignored."""
 _MAX_ITEMS, _MAX_BYTES = 10_000, 32 * 2**20
 """Bounds of the caches of channel versions in cold, and of threads whose refusal was logged."""
 _OUTAGE, _DOUBLINGS = 3, 10
@@ -59,102 +66,125 @@ _LOG = Log("redis_saver.tiered")
 ColdHistory: TypeAlias = Literal["all", "latest"]
 
 
+_READS = Instrument("tier.reads", "{read}", "Reads by result.")
+_RECORDS = Instrument("tier.flush.records", "{record}", "Records by result.")
+
+
 @dataclass
 class Stats:
     """Counts of events between the tiers, in this process.
 
-    The backlog (`dirty_threads` to `set_aside`) covers all processes, as last seen in hot.
+    The backlog (`dirty_threads` to `set_aside`) covers all processes, as last seen in hot. The age grows with time.
     """
 
-    hits: int = 0
-    """Reads that hot answered."""
-    misses: int = 0
-    """Reads that cold answered because hot had nothing."""
-    rehydrations: int = 0
-    """Checkpoints that filled hot."""
-    intents: int = 0
-    """Reads that cold answered because the thread had a write intent."""
-    bypasses: int = 0
-    """Reads and writes that continued without hot because it failed."""
-    repairs: int = 0
-    """Damaged threads that hot dropped because cold has them."""
-    enrolled: int = 0
-    """Threads that only hot had and that were written to cold."""
-    written_through: int = 0
-    """Writes of `mode="write-behind"` that went to cold first because hot lacked a part of the thread."""
-    flushed: int = 0
-    """Records (checkpoints, pending writes of a task, deletions) that were written to cold."""
-    coalesced: int = 0
-    """Records that were skipped in favour of newer ones, with `cold_history="latest"`."""
-    flushes: int = 0
-    """Claims of threads by the flusher."""
-    flush_seconds: float = 0.0
-    """Total duration of these claims, in seconds."""
-    refused: int = 0
-    """Refusals of records by a cold saver that was reachable. Each refusal counts."""
-    unreachable: int = 0
-    """Number of claims that ended because cold did not answer."""
-    worker_errors: int = 0
-    """Failures of flusher workers outside of a flush, including workers that were replaced. stderr has the errors."""
-    dirty_threads: int = 0
-    """Threads with records that cold lacks."""
-    backlog: int = 0
-    """Records that cold lacks."""
-    oldest_seconds: float = 0.0
-    """Age of the oldest such record, in seconds."""
-    set_aside: int = 0
-    """Records of the backlog that cold refused. They are retried with pauses."""
+    hits: int = _READS.field("hit", "Reads that hot answered.")
+    misses: int = _READS.field("miss", "Reads that cold answered because hot had nothing.")
+    rehydrations: int = counter("tier.rehydrations", "{checkpoint}", "Checkpoints that filled hot.")
+    intents: int = _READS.field("intent", "Reads that cold answered because the thread had a write intent.")
+    bypasses: int = counter(
+        "tier.bypasses", "{operation}", "Reads and writes that continued without hot, as it failed."
+    )
+    repairs: int = counter("tier.repairs", "{repair}", "Damaged threads that hot dropped because cold has them.")
+    enrolled: int = counter("tier.enrollments", "{thread}", "Threads that only hot had, and that went to cold.")
+    written_through: int = counter(
+        "tier.write_through", "{write}", "Writes of write-behind savers that went to cold first."
+    )
+    flushed: int = _RECORDS.field(
+        "flushed", "Records (checkpoints, pending writes of a task, deletions) that were written to cold."
+    )
+    coalesced: int = _RECORDS.field(
+        "coalesced", 'Records that were skipped in favour of newer ones, with `cold_history="latest"`.'
+    )
+    flushes: int = counter("tier.flush.claims", "{claim}", "Claims of threads by the flusher.")
+    flush_seconds: float = counter("tier.flush.time", "s", "Total duration of these claims.", default=0.0)
+    refused: int = _RECORDS.field(
+        "refused", "Refusals of records by a cold saver that was reachable. Each refusal counts."
+    )
+    unreachable: int = counter("tier.flush.unreachable", "{claim}", "Claims that ended because cold did not answer.")
+    worker_errors: int = counter(
+        "tier.flush.worker_errors", "{error}", "Flusher workers that failed outside of a flush, or ended."
+    )
+    dirty_threads: int = counter("tier.backlog.threads", "{thread}", "Threads with records that cold lacks.", "gauge")
+    backlog: int = counter("tier.backlog.records", "{record}", "Records that cold lacks.", "gauge")
+    oldest_seconds: float = counter("tier.backlog.age", "s", "Age of the oldest such record.", "gauge", default=0.0)
+    set_aside: int = counter(
+        "tier.backlog.set_aside", "{record}", "Records that cold refused. They are retried.", "gauge"
+    )
+    seconds_since_scan: float | None = counter(
+        "tier.backlog.scan_age", "s", "Time since the last scan for such records.", "gauge", default=None
+    )
+    lost_records: int = counter(
+        "tier.backlog.lost", "{record}", "Records that hot lost, and cold does not have (about)."
+    )
     last_error: str = ""
     """The flusher's last error, without any text that may quote values."""
     operations: Mapping[str, OperationStats] = field(default_factory=dict)
     """Calls by method. `saver.hot.stats()` has the requests to Redis, including those of the flusher."""
 
 
-BACKLOG = frozenset(("dirty_threads", "backlog", "oldest_seconds", "set_aside"))
-"""Fields that cover all processes."""
+class Counts(Live, Stats):
+    """The live counts of a process."""
 
+    kind = "tier"
 
-class Counts(Stats):
-    """The live counts of a process. Users get copies (`snapshot`)."""
-
-    kind: ClassVar[str] = "tier"
-    _scan: str = ""
+    def __init__(self) -> None:
+        """Start without a scan."""
+        super().__init__()
+        self.after_fork()
 
     def after_fork(self) -> None:
-        vars(self).clear()
-        vars(self).update(vars(Stats()))
+        super().after_fork()
+        self.scans: bool = False
+        """True while this process scans again and again."""
+        self._scan = ""
+        self._scanned_at, self._measured, self._moved_at = -math.inf, 0.0, -math.inf
 
     def snapshot(self, counting: Counting) -> Stats:
-        numbers = {stat.name: getattr(self, stat.name) for stat in fields(Stats)}
-        return Stats(**numbers | {"operations": counting.snapshot()})
+        """Return a copy of all counts, with the records of this process as long as it knows no others."""
+        self._tell_times()
+        return Stats(**super().numbers(), operations=counting.snapshot())
 
-    def numbers(self) -> Mapping[str, Any]:
-        """Return the counts. The backlog is left out until this process knows it, because 0 would be wrong."""
-        names = [stat.name for stat in fields(Stats) if self.knows_backlog or stat.name not in BACKLOG]
-        return {name: getattr(self, name) for name in names}
+    def numbers(self) -> dict[str, Any]:
+        """Return the counts. The backlog is left out unless this process knows it, because 0 would be wrong."""
+        self._tell_times()
+        since = self.seconds_since_scan
+        is_known = since is not None and (self.scans or since < KNOWN_FOR)
+        return {name: number for name, number in super().numbers().items() if is_known or name not in GAUGES}
+
+    def _tell_times(self) -> None:
+        """Compute the ages of now.
+
+        The age grows from what the last scan found. If records were flushed since then, the oldest may be among them.
+        Then the age stays, and at least the time since the last flush counts.
+        """
+        now = time.monotonic()
+        self.seconds_since_scan = now - self._scanned_at if self._scan else None
+        is_moving = self._moved_at > self._scanned_at
+        since = self._moved_at if is_moving else self._scanned_at - self._measured
+        self.oldest_seconds = max(self._measured, now - since) if self.backlog else 0.0
 
     def set_backlog(self, records: int) -> None:
         """Set the number of records that cold lacks. The results of the last scan cannot exceed it."""
+        if not self.backlog or records < self.backlog:
+            self._moved_at = time.monotonic()
         self.backlog = max(0, records)
         self.dirty_threads = min(max(1, self.dirty_threads), self.backlog)
         self.set_aside = min(self.set_aside, self.backlog)
-        self.oldest_seconds = self.oldest_seconds if self.backlog else 0.0
+        self._measured = self._measured if self.backlog else 0.0
 
-    @property
-    def knows_backlog(self) -> bool:
-        """True if this process has the result of a scan, its own or another process's.
-
-        If False, the count has only the records of this process.
-        """
-        return bool(self._scan)
-
-    def learn(self, result: str) -> None:
-        """Use the result of a scan, as `BacklogCount.scan` publishes it. A known result changes nothing."""
+    def learn(self, result: str, age: float = 0.0) -> None:
+        """Use the result of a scan `age` seconds ago (form: `BacklogCount.scan`). A known result changes nothing."""
         scan, *numbers = result.split()
         if scan != self._scan:
-            self._scan = scan
+            self._scan, self._scanned_at = scan, time.monotonic() - age
             self.dirty_threads, self.backlog, oldest, self.set_aside = map(int, numbers)
-            self.oldest_seconds = oldest / 1000
+            self._measured = oldest / 1000
+
+
+GAUGES = frozenset(
+    name for instrument, names in instruments(Stats).items() if instrument.kind == "gauge" for name in names
+)
+"""Fields that cover all processes."""
 
 
 class Scanned(NamedTuple):
@@ -181,7 +211,9 @@ class BacklogCount:
     def after_fork(self) -> None:
         self._lock = threading.Lock()
         self._written, self._reporting, self._flushed = 0, 0, 0
-        self._scan = b""
+        self._scan, self._generation, self._total = b"", b"", 0
+        self.suspected: tuple[bytes, int] | None = None
+        """The generation that hot had before it may have lost data, and the number of records that cold lacked then."""
 
     def wrote(self, records: int) -> None:
         """Count records that this process wrote. A negative number takes back an earlier count."""
@@ -215,15 +247,16 @@ class BacklogCount:
         """
         with self._lock:
             written, flushed, scan = self._written, self._flushed, self._scan
+            generation, total = self._generation, self._total
             self._reporting += written
             self._written = self._flushed = 0
         is_reported = False
         try:
-            arguments = (written, flushed, scan, limit, KEPT_FOR)
+            arguments = (written, flushed, scan, limit, KEPT_FOR, generation, total, uuid4().hex)
             reply = yield Call(scripts.REPORT_BACKLOG, (self._keyspace.unflushed,), arguments)
             with decoding("the size of the backlog"):
-                left, admitted, total = map(index, reply[:3])
-                result = bytes(reply[3])
+                left, admitted, total, age = map(index, (*reply[:3], reply[5]))
+                result, generation = (bytes(memoryview(part)) for part in reply[3:5])
             is_reported = True
         finally:
             with self._lock:
@@ -231,12 +264,21 @@ class BacklogCount:
                 if not is_reported:
                     self._written += written  # counted twice until the next scan if only the reply was lost
         with self._lock:
+            self._compare(generation, total)
             if _RESULT.fullmatch(result):
-                self.counts.learn(result.decode())
+                self.counts.learn(result.decode(), age / 1000)
             if (latest := result.partition(b" ")[0]) != self._scan:
                 self._scan, self._flushed = latest, 0  # this scan may have seen what was flushed since the request
             self.counts.set_backlog(left + self._written + self._reporting - self._flushed)
         return bool(admitted), total
+
+    def _compare(self, generation: bytes, total: int) -> None:
+        """Note a generation of hot. If it changed while records were waiting, hot may have lost them."""
+        if generation != self._generation and _GENERATION.fullmatch(generation):
+            if self._generation and self.counts.backlog:
+                self.suspected = self.suspected or (self._generation, self.counts.backlog)
+            self._generation, self._total = generation, 0
+        self._total = max(self._total, total)
 
     def scan(self, *, renews_lease: bool = False) -> Operation[Scanned]:
         """Scan all keys for dirty threads, and correct the count in hot.
@@ -297,7 +339,10 @@ class FlushQueue:
         self._waiting: dict[str, float] = {}
         self._order: list[tuple[float, str]] = []
         self._lock = threading.RLock()  # a log handler may write by this saver
-        self._outages, self._not_before, self._scanned = 0, 0.0, -math.inf
+        self._outages, self._not_before = 0, 0.0
+        self._claiming: set[str] = set()
+        self.witnesses: list[str] = []
+        """Some threads that were dirty when this process last heard from hot."""
 
     def note(self, thread: str, at: float | None = None) -> None:
         """Queue a thread that may be dirty. It is due in `flush_interval` seconds, or `at` a time, unless sooner."""
@@ -315,17 +360,14 @@ class FlushQueue:
                 at, thread = heapq.heappop(self._order)
                 if self._waiting.get(thread) == at:
                     del self._waiting[thread]
+                    self._claiming.add(thread)
                     return thread
             return None
 
-    def is_time_to_scan(self) -> bool:
-        """True for one caller per `flush_interval`. That caller then scans."""
-        now = time.monotonic()
+    def remember_witnesses(self) -> None:
+        """Remember some of the threads that are dirty now."""
         with self._lock:
-            if now - self._scanned < self.flush_interval:
-                return False
-            self._scanned = now
-            return True
+            self.witnesses = [*islice(chain(self._claiming, self._waiting), WITNESSES)]
 
     def after_claim(self, thread: str, acked: int, left: int, failed: str | None, is_refused: bool) -> None:
         """Handle the result of a claim.
@@ -342,6 +384,7 @@ class FlushQueue:
         """
         now = time.monotonic()
         with self._lock:
+            self._claiming.discard(thread)
             if left:
                 self.note(thread, now + 2 * self.flush_interval if failed or not acked else 0.0)
             else:

@@ -23,7 +23,7 @@ from langgraph.checkpoint.base.id import uuid6
 
 from redis_saver._checkpoint import checking
 from redis_saver._checkpoint.saver import Saver, with_context
-from redis_saver._common import config as configs, forks, names, postgres
+from redis_saver._common import config as configs, names, postgres
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.config import Address
 from redis_saver._common.logs import log_text
@@ -171,7 +171,6 @@ class Tiers:
         self.stores_json: bool = self.lists_by_id
         """True if cold is known to store metadata as JSON."""
         self.counts: Counts = Counts()
-        forks.watch(self.counts)
         self.backlog: BacklogCount = BacklogCount(self.hot.keyspace, self.counts)
         self.fills: Fills = Fills()
         self.leases: Leases = Leases()

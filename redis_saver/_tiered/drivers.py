@@ -118,7 +118,8 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         if hot is None or hot.data_keys is None or way.serde is None:
             return None
         is_sql = postgres.has_history(self.cold)
-        return SealedCold(hot, hot.data_keys, self.in_cold, way.serde, is_sql=is_sql).call(request)
+        operation = SealedCold(hot, hot.data_keys, self.in_cold, way.serde, is_sql=is_sql).call(request)
+        return request.around(operation) if request.around and operation else operation
 
     def _reading(self, request: ColdCall) -> contextlib.AbstractContextManager[None]:
         """Return the context of a call that reads cold."""

@@ -1,9 +1,10 @@
 """The flusher's workers: OS threads of the process.
 
 Each worker takes a thread (a conversation) that is due, flushes some of its records, and takes the next thread. So a
-slow thread does not hold up the others. Every few seconds one worker also scans for threads that other processes left
-dirty. No caller waits for a worker: errors go to `Stats.last_error`, and the worker tries again. If cold is bound to an
-event loop, the workers send their cold calls to that loop.
+slow thread does not hold up the others. One worker flushes nothing. Every few seconds it scans for threads that other
+processes left dirty, so what it tells of the backlog is true while cold hangs. No caller waits for a worker: errors go
+to `Stats.last_error`, and the worker tries again. If cold is bound to an event loop, the workers send their cold calls
+to that loop.
 
 A worker survives any `Exception`. If another error ends it, such as a cold saver's SystemExit, a new worker replaces
 it. `Stats.worker_errors` counts both.
@@ -18,8 +19,9 @@ import weakref
 from collections.abc import Callable
 
 from redis_saver._common import forks
-from redis_saver._common.logs import ignoring
-from redis_saver._engine.requests import Call, Command, Sleep
+from redis_saver._common.display import shown
+from redis_saver._common.logs import Log, ignoring
+from redis_saver._engine.requests import Batch, Call, Command, Sleep
 from redis_saver._tiered import backlog, scripts
 from redis_saver._tiered.backlog import FlushQueue, Scanned
 from redis_saver._tiered.context import Tiers
@@ -28,6 +30,7 @@ from redis_saver._tiered.flushing import flush
 from redis_saver._tiered.requests import Parallel, Tiered, attempt
 from redis_saver.errors import LoopEnded
 
+_LOG = Log("redis_saver.tiered")
 _STEPS = 4
 """Number of checks for a due thread per `flush_interval`."""
 _MIN_PAUSE, _MAX_PAUSE = 0.05, 1.0
@@ -62,14 +65,43 @@ def scan_in_turn(tiers: Tiers) -> Tiered[list[str]]:
     return scanned.threads
 
 
-def _step(tiers: Tiers, queue: FlushQueue) -> Tiered[bool]:
-    """Scan if a scan is due, then flush some records of a due thread. Returns False if no thread is due."""
-    if queue.is_time_to_scan():
-        try:
-            for dirty in (yield from scan_in_turn(tiers)):
-                queue.note(dirty, 0.0)
-        except Exception as error:  # noqa: BLE001 - due threads are flushed all the same
-            tiers.counts.last_error = tiers.log_text(error)
+def _scan_step(tiers: Tiers, queue: FlushQueue) -> Tiered[bool]:
+    """Scan if a scan is due, and find out whether hot lost the backlog. Returns False, as nothing is left to do."""
+    try:
+        for thread in (yield from scan_in_turn(tiers)):
+            queue.note(thread, 0.0)
+        if tiers.backlog.suspected:
+            yield from _count_losses(tiers, queue)
+    except Exception as error:  # noqa: BLE001 - the next scan may succeed
+        tiers.counts.last_error = tiers.log_text(error)
+    else:
+        queue.remember_witnesses()
+    return False
+
+
+def _count_losses(tiers: Tiers, queue: FlushQueue) -> Tiered[None]:
+    """Count the records that hot lost, if one of the threads that were dirty is gone.
+
+    A thread that was flushed or deleted leaves keys in hot. So if all are there, only the count was lost.
+    """
+    keyspace, count, suspected = tiers.hot.keyspace, tiers.backlog, tiers.backlog.suspected
+    of_threads = [keyspace.tier_keys(thread) for thread in queue.witnesses]
+    kept = [(keys.index_key, keys.data_key, keys.dirty, keys.flush) for keys in of_threads]
+    found = (yield Batch([Command(("EXISTS", *keys), keys) for keys in kept])) if kept else []
+    gone = [thread for thread, number in zip(queue.witnesses, found, strict=True) if not number]
+    if gone and suspected:
+        generation, before = suspected
+        lost = max(len(gone), before - (yield from count.scan()).records)
+        is_first = yield Command(("HSET", keyspace.unflushed, b"lost " + generation, 1))
+        if is_first:  # else another process has counted them
+            tiers.counts.lost_records += lost
+            text = "hot lost its data, and with it about %s records that cold did not have, such as those of thread %s"
+            _LOG.warning(text, f"{lost:,}", shown(gone[0]))
+    count.suspected = None
+
+
+def _flush_step(tiers: Tiers, queue: FlushQueue) -> Tiered[bool]:
+    """Flush some records of a due thread. Returns False if no thread is due."""
     if (thread := queue.due()) is None:
         return False
     yield from flush_some(tiers, thread)
@@ -154,55 +186,62 @@ class Flusher:
         stopped, self._stopped = self._stopped.is_set(), threading.Event()
         if stopped:
             self._stopped.set()
-        self._threads: list[threading.Thread] = []
+        self._threads: dict[int, threading.Thread] = {}
+        """The workers. Number 0 scans."""
         self._lock = threading.Lock()
 
     def start(self) -> None:
         """Start the missing workers, unless the flusher was stopped."""
-        if len(self._threads) == self.workers or self._stopped.is_set():
+        if len(self._threads) == self.workers + 1 or self._stopped.is_set():
             return
         with self._lock:
-            while self._is_used and len(self._threads) < self.workers:
-                arguments = (self._threads, self._stopped)
-                thread = threading.Thread(target=self._work, args=arguments, name="redis_saver flusher", daemon=True)
-                thread.start()
-                self._threads.append(thread)
+            for number in range(self.workers + 1):
+                if self._is_used and number not in self._threads:
+                    arguments = (number, self._threads, self._stopped)
+                    thread = threading.Thread(
+                        target=self._work, args=arguments, name="redis_saver flusher", daemon=True
+                    )
+                    thread.start()
+                    self._threads[number] = thread
 
     def again(self) -> None:
         """Start, even if the flusher was stopped."""
         with self._lock:
             if self._stopped.is_set():
-                self._stopped, self._threads = threading.Event(), []
+                self._stopped, self._threads = threading.Event(), {}
         self.start()
 
     def stop(self, timeout: float) -> None:
         """Stop, and wait up to `timeout` seconds (and `TO_END`) for calls under way."""
         deadline = time.monotonic() + timeout + TO_END
         self._stopped.set()
-        for thread in list(self._threads):
+        for thread in list(self._threads.values()):
             thread.join(max(0.0, deadline - time.monotonic()))
+        self._tiers.counts.scans = False
 
     @property
     def _is_used(self) -> bool:
         """True if somebody may still write: the saver exists, and the process is not ending."""
         return self._saver() is not None and threading.main_thread().is_alive()
 
-    def _work(self, threads: list[threading.Thread], stopped: threading.Event) -> None:
+    def _work(self, number: int, threads: dict[int, threading.Thread], stopped: threading.Event) -> None:
+        step, counts = _flush_step if number else _scan_step, self._tiers.counts
         try:
             while not stopped.is_set() and self._is_used and (queue := self._tiers.flush_queue):
-                is_idle = True
+                counts.scans, is_idle = True, True
                 with ignoring("a worker of the flusher"):
                     try:
-                        is_idle = not self._driver.run_beside(_step(self._tiers, queue))
+                        is_idle = not self._driver.run_beside(step(self._tiers, queue))
                     except LoopEnded:  # cold may have another loop next
                         pass
                     except BaseException as error:
-                        self._tiers.counts.worker_errors += 1
-                        self._tiers.counts.last_error = type(error).__name__
+                        counts.worker_errors += 1
+                        counts.last_error = type(error).__name__
                         raise
                 if is_idle:
-                    stopped.wait(queue.flush_interval / _STEPS)
+                    stopped.wait(queue.flush_interval / (_STEPS if number else 1))
         finally:
             with self._lock:
-                threads.remove(threading.current_thread())
+                del threads[number]
+                counts.scans = bool(threads)
             self.start()  # does nothing if the flusher was stopped or the saver is no longer used

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from redis_saver._engine.requests import Page, R, Request, T
 from redis_saver._engine.runner import Pump
+from redis_saver._engine.stats import WAITS as WAITS_FOR_REDIS
 from redis_saver.errors import RedisSaverError
 
 
@@ -20,6 +21,8 @@ class ColdCall(NamedTuple):
     """True: cold uses the serializer of flushers, which leaves packed values packed."""
     is_sealed: bool = False
     """True: the call has envelopes, or no values, and its reply is not opened (`sealing.py`)."""
+    around: Callable[[Tiered[Any]], Tiered[Any]] | None = None
+    """Runs the operation that seals or opens the values, and notes its requests (`stats.py`)."""
 
     def with_options(self, **more: Any) -> ColdCall:
         """Return the call with more options."""
@@ -46,6 +49,10 @@ class Parallel(NamedTuple):
 TieredRequest: TypeAlias = "Request | ColdCall | SingleFlight | Parallel"
 Tiered: TypeAlias = Generator[TieredRequest, Any, T]
 TieredStream: TypeAlias = Generator["TieredRequest | Page[T]", Any, None]
+
+
+WAITS = {**WAITS_FOR_REDIS, ColdCall: "cold", SingleFlight: "waiting for others"}
+"""Names of what a call waits for, by the class of a request."""
 
 
 class HotFailed(RedisSaverError):

@@ -35,7 +35,7 @@ from redis_saver._tiered.carrying import Carrier
 from redis_saver._tiered.context import Mode, OnHotError, Tiers, Verify
 from redis_saver._tiered.drivers import AsyncTieredDriver, HotAndCold, SyncTieredDriver, TieredDriver
 from redis_saver._tiered.flushers import Flusher, drain
-from redis_saver._tiered.requests import Tiered, TieredStream, setup, with_own_errors
+from redis_saver._tiered.requests import WAITS, Tiered, TieredStream, setup, with_own_errors
 from redis_saver._tiered.thread_info import TieredThreadInfo
 from redis_saver.encryption import KeyStatus, Rotated
 from redis_saver.errors import BacklogWarning, closed
@@ -120,7 +120,7 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         configs.number("flush_interval", flush_interval, 0.001)
         configs.number("backlog_timeout", backlog_timeout, 0)
         super().__init__(serde=hot.serde)
-        self._counting = Counting(with_own_errors if on_hot_error == "bypass" else None)
+        self._counting = Counting(with_own_errors if on_hot_error == "bypass" else None, WAITS)
         self._refuses_forks = context_of(hot).refuses_forks
         self._origin: TwoTiers[Hot] | None = None
         cold.serde = safe(cold.serde)  # in place, because a copy would later make its own connections

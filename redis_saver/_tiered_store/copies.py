@@ -11,16 +11,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from langgraph.store.base import InvalidNamespaceError, Item, Op, Result, SearchItem, SearchOp
 
-from redis_saver._common import filters, forks
+from redis_saver._common import filters
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog, log_text
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, with_notes
+from redis_saver._engine.counters import Instrument, Live, counter
 from redis_saver._engine.requests import Argument, Batch, Command, Operation, T
-from redis_saver._engine.stats import Counting, OperationStats
+from redis_saver._engine.stats import OperationStats
 from redis_saver._store import namespaces, reading, scripts
 from redis_saver._store.context import Place, StoreContext, check_labels, namespace_and_key
 from redis_saver._store.index_config import Texts
@@ -47,43 +48,37 @@ _UPDATED_DIGITS = 14
 """Number of hex digits of cold's `updated_at` in a copy. An item of a `RedisStore` has 16 digits there, for its put."""
 
 
+_READS = Instrument("store_tier.reads", "{read}", "Gets and searches by the tier that answered.")
+_COPIES = Instrument("store_tier.copies", "{copy}", "Copies by result.")
+
+
 @dataclasses.dataclass
 class TieredStoreStats:
     """Counts of events between the tiers of a store, in this process."""
 
-    hits: int = 0
-    """Gets and searches that hot answered."""
-    misses: int = 0
-    """Gets and searches that cold answered because hot did not have everything."""
-    fills: int = 0
-    """Copies that were stored in hot after a miss or a write."""
-    refused: int = 0
-    """Copies that were not stored: somebody else wrote the item, hot is full, or its serializer or limits refuse the
-    value."""
-    repairs: int = 0
-    """Partitions that hot dropped because a part was evicted, and copies that could not be decoded."""
-    bypasses: int = 0
-    """Reads and writes that continued without hot because it failed."""
-    errors: int = 0
-    """Writes to cold that could not be read back. The log has the last reason (`redis_saver.tiered_store`,
-    WARNING)."""
+    hits: int = _READS.field("hit", "Gets and searches that hot answered.")
+    misses: int = _READS.field("miss", "Gets and searches that cold answered because hot did not have everything.")
+    fills: int = _COPIES.field("stored", "Copies that were stored in hot after a miss or a write.")
+    refused: int = _COPIES.field(
+        "refused",
+        "Copies that were not stored: somebody else wrote the item, hot is full, or "
+        "its serializer or limits refuse the value.",
+    )
+    repairs: int = counter(
+        "store_tier.repairs", "{repair}", "Partitions that lost a part, and copies that cannot be decoded."
+    )
+    bypasses: int = counter(
+        "store_tier.bypasses", "{operation}", "Reads and writes that continued without hot, as it failed."
+    )
+    errors: int = counter("store_tier.errors", "{error}", "Writes that could not be read back. The log has the reason.")
     operations: Mapping[str, OperationStats] = dataclasses.field(default_factory=dict)
     """Calls by method. `store.hot.stats()` has their requests to Redis."""
 
 
-class Counts(TieredStoreStats):
-    """The live counters. Users get copies (`snapshot`)."""
+class Counts(Live, TieredStoreStats):
+    """The live counts."""
 
-    kind: ClassVar[str] = "store_tier"
-
-    def numbers(self) -> Mapping[str, Any]:
-        return vars(self)
-
-    def after_fork(self) -> None:
-        vars(self).update(vars(TieredStoreStats()))
-
-    def snapshot(self, counting: Counting) -> TieredStoreStats:
-        return dataclasses.replace(TieredStoreStats(), **vars(self) | {"operations": counting.snapshot()})
+    kind = "store_tier"
 
 
 class StoreTiers:
@@ -95,7 +90,6 @@ class StoreTiers:
         self.ttl: int = ttl
         """Lifetime of a copy in milliseconds. 0: until it is evicted or written."""
         self.counts: Counts = Counts()
-        forks.watch(self.counts)
 
 
 def ask_each(

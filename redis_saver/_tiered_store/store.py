@@ -27,14 +27,14 @@ from redis_saver._common.logs import Log, log_text
 from redis_saver._common.store_names import Partition, with_notes
 from redis_saver._engine.replies import StoreReply
 from redis_saver._engine.requests import Argument, Batch, Call, Operation, T
-from redis_saver._engine.stats import Counting
+from redis_saver._engine.stats import Counting, stats_of
 from redis_saver._store import namespaces, scripts, searching
 from redis_saver._store.scripts import NO_ANNOUNCEMENT, ask, windows
 from redis_saver._store.store import AsyncRedisStore, RedisStore, context_of, method_of
 from redis_saver._store.writing import MAX_PUTS, milliseconds
 from redis_saver._tiered.context import OnHotError
 from redis_saver._tiered.drivers import AsyncTieredDriver, HotAndCold, SyncTieredDriver, TieredDriver
-from redis_saver._tiered.requests import ColdCall, Tiered, attempt, best_effort, setup, with_own_errors
+from redis_saver._tiered.requests import WAITS, ColdCall, Tiered, attempt, best_effort, setup, with_own_errors
 from redis_saver._tiered_store import copies
 from redis_saver._tiered_store.copies import Copy, StoreTiers, TieredStoreStats
 from redis_saver.errors import StoreBusy, reading_store
@@ -77,7 +77,7 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
             TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
         """
         super().__init__()
-        self._counting = Counting(with_own_errors if on_hot_error == "bypass" else None)
+        self._counting = Counting(with_own_errors if on_hot_error == "bypass" else None, WAITS)
         self._check_tiers(hot, cold, BaseStore, "store, such as PostgresStore")
         config.one_of(type(self), "on_hot_error", on_hot_error, "raise", "bypass")
         self.hot: Hot = hot
@@ -155,7 +155,7 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
 
     def stats(self) -> TieredStoreStats:
         """Return a copy of this process's counters."""
-        return self._context.counts.snapshot(self._counting)
+        return stats_of(TieredStoreStats, self._counting, self._context.counts)
 
 
 def batch(tiers: StoreTiers, ops: list[Op]) -> Tiered[list[Result]]:

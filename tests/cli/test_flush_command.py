@@ -297,6 +297,30 @@ async def test_a_record_that_cold_refuses_is_set_aside(place: Place) -> None:
     assert re.search(LEFT, "".join(flusher.err))[1] == "1"
 
 
+@pytest.mark.parametrize("once", [True, False])
+async def test_the_flusher_warns_while_it_is_stuck(place: Place, once: bool) -> None:
+    """Postgres answers, but its tables are locked."""
+    await written(place.uniform)
+    start = "from redis_saver._cli import moving, main; moving.STUCK_AFTER = 2; raise SystemExit(main.main())"
+    options = [*(["--once"] if once else []), *place.options("--timeout", "60")]
+    with psycopg.connect(place.postgres) as locking:
+        locking.execute("LOCK TABLE checkpoints, checkpoint_blobs, checkpoint_writes IN ACCESS EXCLUSIVE MODE")
+        command = [sys.executable, "-c", start, "flush", *options]
+        ways: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        flusher = subprocess.Popen(command, env=environment_of({}), **ways)
+        assert flusher.stderr
+        line = flusher.stderr.readline()
+        locking.rollback()
+    assert re.match(
+        r"redis-saver: nothing was flushed for 2 s. 6 records of 1 threads wait, the oldest for \d+ s", line
+    )
+    if not once:
+        until(lambda: place.left() == 0)
+        flusher.send_signal(signal.SIGTERM)
+    assert flusher.wait(100) == 0
+    flusher.stderr.close()
+
+
 async def test_the_flusher_retries_until_postgres_comes_back(place: Place) -> None:
     port = int(re.search(r":(\d+)/", place.postgres)[1])
     proxy = Proxy(port)

@@ -40,7 +40,7 @@ MAY_IMPORT = {
         "telemetry",
         "__init__",
     },
-    "_telemetry": {"_engine"},
+    "_telemetry": {"_cache", "_engine", "_tiered", "_tiered_store"},
     "telemetry": {"_cache", "_checkpoint", "_engine", "_store", "_telemetry", "_tiered", "_tiered_store"},
     "agent_server": {"_checkpoint", "_engine", "_store", "encryption"},
     "encryption": {"_serde", "_storage"},

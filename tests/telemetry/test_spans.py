@@ -6,6 +6,7 @@ import ast
 import asyncio
 import logging
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tests.support.wrappers import Around, Meanwhile
 from redis_saver import AsyncTieredSaver, AsyncTieredStore, RedisCache, RedisSaver, TieredSaver, TieredStore
 from redis_saver._client.clients import connect
 from redis_saver._common.logs import SECONDS, ThrottledLog
+from redis_saver.encryption import Encryption, Keyset
 from redis_saver.telemetry import instrument, log_slow_calls
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"])
@@ -155,10 +157,15 @@ async def test_slow_calls_are_logged(target: Target, caplog: pytest.LogCaptureFi
     await saver.get_tuple(where)
     assert {record.name for record in caplog.records} == {"redis_saver.telemetry"}
     assert {record.levelname for record in caplog.records} == {"WARNING"}
-    put_line, get_line = [re.sub(r"\d+\.\d{3} s", "T s", record.getMessage()) for record in caplog.records]
+    put_line, get_line = [
+        re.sub(r"T s this process, T s Redis", "T s Redis, T s this process", re.sub(r"\d+\.\d{3} s", "T s", line))
+        for line in caplog.messages
+    ]
     server = saver.saver._driver.server
-    assert put_line == f"slow: put of checkpoints at {server} took T s"
-    assert get_line == f"slow: get_tuple of checkpoints at {server}, thread 'a\\nb' took T s"
+    assert put_line == f"slow: put of checkpoints at {server} took T s (T s Redis, T s this process)"
+    assert (
+        get_line == f"slow: get_tuple of checkpoints at {server}, thread 'a\\nb' took T s (T s Redis, T s this process)"
+    )
 
 
 async def test_a_failed_slow_call_is_logged_with_its_error(target: Target, caplog: pytest.LogCaptureFixture) -> None:
@@ -175,7 +182,39 @@ async def test_a_failed_slow_call_is_logged_with_its_error(target: Target, caplo
         cache.clear()
     (line,) = caplog.messages
     assert line.startswith("slow: clear of entries at memory:// took ")
-    assert line.endswith(" s, and ended with ConnectionResetError")
+    assert line.endswith(" s this process), and ended with ConnectionResetError") or " s Redis), and ended" in line
+
+
+class SlowKeys(Keyset):
+    def wrap(self, *arguments: Any) -> Any:
+        time.sleep(0.5)
+        return super().wrap(*arguments)
+
+
+@pytest.mark.parametrize("slow", ["cold", "Redis", "the provider of keys"])
+async def test_a_slow_call_over_two_tiers_names_what_was_slow(
+    target: Target, slow: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = Encryption(SlowKeys({"a": b"k" * 32})) if slow == "the provider of keys" else None
+    hot, cold = target.uniform(encryption=keys) if keys else target.uniform(), InMemorySaver()
+    kind = AsyncTieredSaver if hot.native_async else TieredSaver
+    saver = Uniform(kind(hot.saver, cold))
+    log_slow_calls(saver.saver, 0)
+    if slow == "cold":
+        for method in ("get_tuple", "put"):
+            right = getattr(cold, method)
+            setattr(cold, method, lambda *arguments, right=right: (time.sleep(0.5), right(*arguments))[1])
+    if slow == "Redis":
+
+        def delayed(request: Any) -> Any:
+            time.sleep(0.3)
+            return (yield request)
+
+        Around(hot.saver, delayed)
+    await saver.get_tuple(config())  # a miss: one reader asks cold and fills hot
+    await put(saver, config(), {"a": 1})
+    for line in caplog.messages[1:] if keys else caplog.messages:
+        assert re.search(rf" took [\d.]+ s \([\d.]+ s {slow}, ", line), line
 
 
 @pytest.mark.parametrize("seconds", [-1, "1", True])

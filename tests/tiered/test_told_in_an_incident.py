@@ -1,0 +1,231 @@
+"""What `stats()` and the metrics tell while cold hangs, and after hot lost the backlog."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+import pytest
+from tests.support.factories import checkpoint, config
+from langgraph.checkpoint.memory import InMemorySaver
+from tests.support.servers import Server
+from tests.support.tiering import BEHIND, Tiers, drained, keys_of
+from tests.support.uniform import Uniform
+from tests.support.wrappers import ran
+
+from redis_saver import RedisSaver, TieredSaver
+from redis_saver._common.names import Keyspace
+from redis_saver._tiered import backlog, flushers
+from redis_saver._tiered.backlog import Counts
+
+REDIS = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+
+
+async def put(uniform: Uniform, thread: str, number: int = 1) -> None:
+    if number == 1:
+        await uniform.get_tuple(config(thread))
+    one = checkpoint({"n": [number]}, {"n": f"{number:032}.1"})
+    await uniform.put(config(thread), one, {"step": number}, one["channel_versions"])
+
+
+async def until(holds: Any) -> None:
+    began = time.monotonic()
+    while not holds():
+        assert time.monotonic() - began < 60
+        await asyncio.sleep(0.02)
+
+
+@REDIS
+@pytest.mark.also_on()
+async def test_the_age_grows_while_all_workers_hang_in_a_locked_table(
+    tiers: Tiers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scan waits for no worker: six threads are dirty, and each of the four workers hangs."""
+    monkeypatch.setattr(backlog, "SCAN_INTERVAL", 0.1)
+    uniform = await tiers.uniform(mode="write-behind", flush_interval=0.1)
+    threads = [f"t{number}" for number in range(6)]
+    for thread in threads:
+        await uniform.get_tuple(config(thread))
+    scans, seen = set[bytes](), list[float]()
+    with psycopg.connect(tiers.url) as locking:
+        locking.execute("LOCK TABLE checkpoints, checkpoint_blobs, checkpoint_writes IN ACCESS EXCLUSIVE MODE")
+        for thread in threads:
+            await put(uniform, thread, 2)
+
+        def has_grown() -> bool:
+            stats = uniform.saver.stats()
+            seen.append(stats.oldest_seconds)
+            scans.add(tiers.target.raw.hget(Keyspace(tiers.target.prefix).unflushed, "scanned") or b"")
+            assert stats.flushed == 0
+            known = stats.dirty_threads == 6 and stats.seconds_since_scan is not None
+            return bool(known and stats.oldest_seconds > 2 and len(scans) > 4)
+
+        await until(has_grown)
+        assert max(seen) == seen[-1], "the age never falls while nothing is flushed"
+    await until(lambda: uniform.saver.stats().flushed == 6)
+    await (uniform.saver.aclose() if tiers.native_async else asyncio.to_thread(uniform.saver.close))
+    assert uniform.saver.stats().oldest_seconds == 0
+
+
+def test_the_age_follows_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts, now = Counts(), [1000.0]
+    monkeypatch.setattr(backlog, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def told(seconds: float = 0) -> tuple[float, float | None]:
+        now[0] += seconds
+        stats = counts.numbers()
+        return counts.oldest_seconds, stats.get("seconds_since_scan")
+
+    assert told() == (0, None)
+    counts.set_backlog(1)
+    assert told(7) == (7, None), "of the first record that this process knows"
+    counts.learn(f"a 2 2 {30_000} 0")
+    assert told(5) == (35, 5)
+    counts.set_backlog(1)
+    assert told(9) == (30, 14), "the oldest may be flushed, so its age stays until the next scan"
+    assert told(26) == (35, None), (
+        "but nothing was flushed for so long, and later scans may be missed without a flusher"
+    )
+    counts.learn(f"b 1 1 {1000} 0", 20)
+    assert told() == (21, 20), "the scan is exact"
+    assert told(50) == (71, None)
+    counts.scans = True
+    assert told() == (71, 70)
+    counts.set_backlog(0)
+    assert told(5) == (0, 75)
+
+
+class Down(InMemorySaver):
+    """A cold saver that cannot be reached."""
+
+    def put(self, *_: Any) -> Any:
+        raise psycopg.OperationalError("down")
+
+    def get_tuple(self, where: Any) -> Any:
+        if where["configurable"]["thread_id"] == "redis_saver":  # the probe
+            raise psycopg.OperationalError("down")
+
+
+def test_a_lost_backlog_is_counted_once_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Redis restarts without its data while cold is down. Two processes flush, and a third one only writes."""
+    server = Server()
+    one, other, writer = [
+        TieredSaver(
+            RedisSaver.from_conn_string(server.url).__enter__(),
+            Down(),
+            mode="write-behind",
+            flush_interval=0.05,
+            flusher=flushes,
+        )
+        for flushes in (True, True, False)
+    ]
+    for thread in range(7):
+        writer.get_tuple(config(f"t{thread}"))
+        for number in (1, 2):
+            made = checkpoint({"n": [number]}, {"n": f"{number:032}.1"})
+            writer.put(config(f"t{thread}"), made, {}, made["channel_versions"])
+    asyncio.run(until(lambda: {saver.stats().backlog for saver in (one, other)} == {14}))
+    queues = [saver._context.flush_queue for saver in (one, other)]
+    asyncio.run(until(lambda: any(queue.witnesses for queue in queues if queue)))
+    server.kill()
+    server.start()
+    asyncio.run(until(lambda: one.stats().lost_records or other.stats().lost_records))
+    asyncio.run(until(lambda: one._context.backlog.suspected is None and other._context.backlog.suspected is None))
+    assert one.stats().lost_records + other.stats().lost_records == 14
+    lost = [record for record in caplog.records if "lost its data" in record.getMessage()]
+    assert [record.levelno for record in lost] == [logging.WARNING]
+    assert "about 14 records that cold did not have, such as those of thread 't" in lost[0].getMessage()
+    for saver in (one, other):
+        assert saver.close(timeout=1) == 0
+        assert saver.stats().backlog == 0
+    server.stop()
+
+
+async def stepped(uniform: Uniform) -> int:
+    """Do what the scanning worker does. Returns the number of lost records so far."""
+    context = uniform.saver._context
+    await ran(uniform, flushers._scan_step(context, context.flush_queue))
+    assert context.backlog.suspected is None
+    return int(uniform.saver.stats().lost_records)
+
+
+async def known(tiers: Tiers, records: int = 5) -> tuple[Uniform, Uniform]:
+    """Two processes that flush when the test says so. The first one knows of dirty threads."""
+    one, other = [await tiers.uniform(**BEHIND) for _ in range(2)]
+    for each in (one, other):
+        each.saver._context.flush_queue._flushes = True
+    for number in range(records):
+        await put(one, f"t{number}")
+    assert await stepped(one) == 0
+    assert one.saver._context.flush_queue.witnesses
+    return one, other
+
+
+async def forgotten(tiers: Tiers) -> None:
+    tiers.target.raw.delete(Keyspace(tiers.target.prefix).unflushed)
+
+
+async def all_gone(tiers: Tiers) -> None:
+    tiers.target.raw.delete(*tiers.target.keys())
+
+
+@REDIS
+@pytest.mark.also_on(cluster="sync")
+@pytest.mark.parametrize("how", ["gone", "partly", "older"])
+async def test_lost_records_are_about_the_backlog_before_less_what_is_there(tiers: Tiers, how: str) -> None:
+    """A replica that took over may have the count of an earlier time, and all but the last threads."""
+    one, other = await known(tiers)
+    if how == "gone":
+        await all_gone(tiers)
+    else:
+        keys = [keys_of(tiers, f"t{number}") for number in (3, 4)]
+        for each in keys:
+            tiers.target.raw.delete(*(key for key in each if tiers.target.raw.exists(key)))
+        if how == "partly":
+            await forgotten(tiers)
+        else:
+            tiers.target.raw.hset(Keyspace(tiers.target.prefix).unflushed, "written", 3)
+    assert await stepped(one) == (5 if how == "gone" else 2)
+    assert await stepped(other) == 0
+    assert await stepped(one) == (5 if how == "gone" else 2), "counted once"
+
+
+@REDIS
+@pytest.mark.also_on(cluster="async")
+@pytest.mark.parametrize(
+    "how", ["evicted count", "flushed by another", "deleted", "new process", "expired count", "flushed"]
+)
+async def test_no_false_alarm(tiers: Tiers, how: str) -> None:
+    one, other = await known(tiers)
+    if how in ("flushed by another", "expired count"):
+        await drained(other)
+    elif how == "flushed":
+        await drained(one)
+    elif how == "deleted":
+        for number in range(5):
+            await other.delete_thread(f"t{number}")
+        await drained(other)
+    if how in ("new process", "flushed"):
+        await all_gone(tiers)
+    else:
+        await forgotten(tiers)
+    if how == "expired count":
+        assert await stepped(other) == 0
+    assert await stepped(await tiers.uniform(**BEHIND) if how == "new process" else one) == 0
+    assert await stepped(one if how != "new process" else other) == 0
+
+
+@REDIS
+async def test_a_failed_comparison_is_repeated(tiers: Tiers) -> None:
+    one, _ = await known(tiers)
+    await all_gone(tiers)
+    works = tiers.fails(one)
+    context = one.saver._context
+    await ran(one, flushers._scan_step(context, context.flush_queue))
+    assert one.saver.stats().last_error.startswith("ConnectionError")
+    works()
+    assert await stepped(one) == 5
