@@ -139,6 +139,8 @@ class Tiers:
 
     flush_queue: FlushQueue | None = None
     """None: write-through."""
+    cold_timeout: float | None = None
+    """Seconds for which a reader waits for cold. None: no limit."""
 
     def __init__(
         self, hot: Saver[Any], opaque_hot: Context, cold: BaseCheckpointSaver[Any], in_cold: InCold, verify: Verify

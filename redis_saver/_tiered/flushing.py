@@ -20,6 +20,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import index
 from typing import Any, NamedTuple
 
@@ -43,7 +44,7 @@ from redis_saver._storage.keys import with_key
 from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver._tiered import context, scripts
 from redis_saver._tiered.context import Tiers, calls_for, release, task_paths_in_hot, to_put, versions_of_values
-from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, attempt
+from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, TimeLimited, attempt
 from redis_saver.errors import DecodeError, RedisSaverError, ThreadBusy, decoding
 
 _LOG = ThrottledLog("redis_saver.tiered")
@@ -81,54 +82,80 @@ def put_tombstone(tiers: Tiers, thread: str, writer: bytes) -> Tiered[bool]:
     return bool((yield GuardedScript(scripts.PUT_TOMBSTONE, keys.writing, writer).call()))
 
 
-def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
+def flush_now(tiers: Tiers, thread: str, *, reads: bool = False) -> Tiered[None]:
     """Flush all of a thread. Continues while each claim leaves fewer records than any claim before.
+
+    Args:
+        tiers: The saver.
+        thread: The thread.
+        reads: True for a reader, which waits for other flushers only for `cold_timeout`.
 
     Raises:
         Exception: Cold's own error.
         ThreadBusy: Others kept flushing or writing the thread.
+        ColdTimeout: Cold does not answer.
     """
-    flushed = yield from _flush_while(tiers, thread, lambda flushed: not flushed.failed)
+    seconds = patience(tiers if reads else None)
+    flushed = yield from _flush_while(tiers, thread, lambda flushed: not flushed.failed, seconds)
     if flushed is None:
-        raise busy(thread)
+        raise busy(thread, seconds)
     if flushed.failed:
         raise flushed.failed[0]
 
 
 def flush_what_goes(tiers: Tiers, thread: str) -> Tiered[bool]:
-    """Flush the records that cold accepts. Returns True if cold has the whole thread now.
+    """Flush the records that cold accepts, for a reader. Returns True if cold has the whole thread now.
 
     Records that cold refuses stay in hot. So do all records if others keep flushing or writing the thread.
+
+    Raises:
+        ThreadBusy: Others did that for `cold_timeout`, so cold may hang.
+        ColdTimeout: Cold does not answer.
     """
-    flushed = yield from _flush_while(tiers, thread, lambda flushed: flushed.brought + flushed.coalesced > 0)
+    seconds = patience(tiers)
+    flushed = yield from _flush_while(tiers, thread, lambda flushed: flushed.brought + flushed.coalesced > 0, seconds)
+    if flushed is None and seconds < patience():
+        raise busy(thread, seconds)
     return flushed is not None and not flushed.left
 
 
-def _flush_while(tiers: Tiers, thread: str, goes_on: Callable[[Flushed], bool]) -> Tiered[Flushed | None]:
-    """Flush until nothing is left or `goes_on` rejects the last claim's result. Returns None if others kept it busy."""
-    deadline, fewest = until_busy(), math.inf
+def _flush_while(
+    tiers: Tiers, thread: str, goes_on: Callable[[Flushed], bool], seconds: float
+) -> Tiered[Flushed | None]:
+    """Flush until nothing is left or `goes_on` rejects the last claim's result.
+
+    Returns None if others kept the thread busy for `seconds`.
+    """
+    deadline, fewest = time.monotonic() + seconds, math.inf
+    claim = partial(flush, tiers, thread, at_once=True, seconds=patience(tiers) / 2)
     while True:
-        flushed = yield from flush(tiers, thread, at_once=True)
+        flushed: Flushed | None = yield TimeLimited("a flush", claim)
         if flushed and (not flushed.left or not goes_on(flushed)):
             return flushed
         if flushed and flushed.left < fewest:
-            deadline, fewest = until_busy(), flushed.left
+            deadline, fewest = time.monotonic() + seconds, flushed.left
         elif time.monotonic() >= deadline:
             return None
         if flushed is None:
             yield Sleep(0.02)
 
 
+def patience(reader: Tiers | None = None) -> float:
+    """Return the seconds for which a waiter lets others flush: two claim lengths, or `cold_timeout` if it reads."""
+    limit = reader.cold_timeout if reader else None
+    return min(2 * FLUSH_LEASE / 1000, math.inf if limit is None else limit)
+
+
 def until_busy() -> float:
     """Return the deadline after which a waiter raises `busy`: two claim lengths from now."""
-    return time.monotonic() + 2 * FLUSH_LEASE / 1000
+    return time.monotonic() + patience()
 
 
-def busy(thread: str) -> ThreadBusy:
-    """Return the error for a thread that others kept flushing or writing for the length of two claims."""
+def busy(thread: str, seconds: float | None = None) -> ThreadBusy:
+    """Return the error for a thread that others kept flushing or writing, by default for two claim lengths."""
     return ThreadBusy(
         f"other processes have been flushing thread {shown(thread)} to cold, or writing it there, for "
-        f"{2 * FLUSH_LEASE / 1000:g} seconds; try again"
+        f"{patience() if seconds is None else seconds:g} seconds; try again"
     )
 
 

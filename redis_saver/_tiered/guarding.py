@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -22,6 +21,7 @@ from redis_saver._common import config as configs, postgres
 from redis_saver._common.display import kind_of
 from redis_saver._storage.envelopes import EnvelopeSerializer
 from redis_saver._tiered.requests import ColdCall
+from redis_saver._tiered.twins import twin
 from redis_saver.errors import DecodeError, decoding
 
 _OF_LANGGRAPH = ("langgraph.checkpoint.memory.", "langgraph.checkpoint.postgres.", "langgraph.checkpoint.sqlite.")
@@ -60,11 +60,7 @@ class Guard:
                 "SQLite and memory do, and their subclasses. A RedisSaver needs an encryption= of its own. If "
                 f"yours stores all values by its serde, set {_SAYS_SO} = True in its class"
             )
-        kind: Any = type(cold)
-        twin: Any = object.__new__(_twin_class(kind))
-        twin.__dict__ = cold.__dict__
-        twin._serde_of_twin = self.serde  # noqa: SLF001 - it is of ours
-        self.cold = twin
+        self.cold = twin(cold, serde=self.serde)
 
     @contextmanager
     def reading(self, request: ColdCall) -> Iterator[None]:
@@ -99,15 +95,3 @@ class Guard:
                 f"cold is {kind_of(self.cold)}, which does not store and read values by its own serde, so "
                 "encryption= cannot protect what it decodes. A saver that hands calls to another one is no cold for it"
             )
-
-
-@cache
-def _twin_class(kind: Any) -> Any:
-    """Return a subclass whose `serde` is an attribute of its own, wherever its other attributes are."""
-    about = {
-        "__module__": kind.__module__,
-        "__qualname__": kind.__qualname__,
-        "__slots__": ("_serde_of_twin",),
-        "serde": property(lambda twin: twin._serde_of_twin),  # noqa: SLF001
-    }
-    return type(kind)(kind.__name__, (kind,), about)

@@ -110,7 +110,7 @@ def _fetch(tiers: Tiers, address: Address, config: RunnableConfig) -> Tiered[tup
         while (leased := (yield lease)) == FillLeaseReply.BEHIND:
             if time.monotonic() >= deadline:
                 raise busy(thread)
-            yield from flush_now(tiers, thread)
+            yield from flush_now(tiers, thread, reads=True)
         if leased == FillLeaseReply.HERE:
             return None
     except HotFailed:
@@ -226,7 +226,7 @@ def get_delta_channel_history(tiers: Tiers, config: RunnableConfig, channels: Se
     yield from enroll(tiers, thread)
     try:
         if (yield from dirty(tiers, thread)):
-            yield from flush_now(tiers, thread)
+            yield from flush_now(tiers, thread, reads=True)
             basis = None  # cold may still lack records that it refused
     except HotFailed:  # the next request to hot counts it
         basis = None

@@ -9,6 +9,14 @@ from redis_saver._engine.requests import Page, R, Request, T
 from redis_saver._engine.runner import Pump
 from redis_saver.errors import RedisSaverError
 
+_READS = frozenset(
+    (
+        *("get_tuple", "list", "get_delta_channel_history", "describe_threads", "thread_names", "task_paths"),
+        *("threads_with_delta_channels", "check_unneeded", "checkpoints_of_run", "count_thread", "sealed_rows"),
+    )
+)
+"""Methods of cold that write nothing."""
+
 
 class ColdCall(NamedTuple):
     """A call of a method of the cold saver, named without the `a`. Reply: its result. For `list`, a list."""
@@ -20,6 +28,11 @@ class ColdCall(NamedTuple):
     """True: cold uses the serializer of flushers, which leaves packed values packed."""
     is_sealed: bool = False
     """True: the call has envelopes, or no values, and its reply is not opened (`sealing.py`)."""
+
+    @property
+    def is_read(self) -> bool:
+        """True for a read of cold by a caller, which has a time limit. Flushers wait."""
+        return self.method in _READS and not self.is_packed
 
     def with_options(self, **more: Any) -> ColdCall:
         """Return the call with more options."""
@@ -43,7 +56,17 @@ class Parallel(NamedTuple):
     """Time (`time.monotonic`) until which the caller waits for the workers."""
 
 
-TieredRequest: TypeAlias = "Request | ColdCall | SingleFlight | Parallel"
+class TimeLimited(NamedTuple):
+    """Work that the caller does not wait for beyond `cold_timeout`. Reply: its result.
+
+    After that the work goes on, and the caller gets a `ColdTimeout`.
+    """
+
+    what: str
+    make: Callable[[], Tiered[Any]]
+
+
+TieredRequest: TypeAlias = "Request | ColdCall | SingleFlight | Parallel | TimeLimited"
 Tiered: TypeAlias = Generator[TieredRequest, Any, T]
 TieredStream: TypeAlias = Generator["TieredRequest | Page[T]", Any, None]
 

@@ -73,6 +73,7 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         cold_history: ColdHistory = "all",
         max_backlog: int = 100_000,
         backlog_timeout: float = 5.0,
+        cold_timeout: float | None = 10.0,
     ) -> None:
         """Combine two savers. It closes neither of them.
 
@@ -100,6 +101,8 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
                 cold, over all processes. Each process may exceed it by 0.1 %.
             backlog_timeout: Seconds for which a write waits while the backlog is full. Then it raises `BacklogFull`,
                 and nothing was written.
+            cold_timeout: Seconds for which a read waits for cold, or for a flush, before it raises `ColdTimeout`. Writes
+                and flushers wait until cold answers. None: reads wait, too.
 
         Raises:
             TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
@@ -118,6 +121,8 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         configs.number("max_backlog", max_backlog, 1, whole=True)
         configs.number("flush_interval", flush_interval, 0.001)
         configs.number("backlog_timeout", backlog_timeout, 0)
+        if cold_timeout is not None:
+            configs.number("cold_timeout", cold_timeout, 0.001)
         super().__init__(serde=hot.serde)
         self._counting = Counting(with_own_errors if on_hot_error == "bypass" else None)
         self._refuses_forks = context_of(hot).refuses_forks
@@ -128,8 +133,10 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         self.cold: BaseCheckpointSaver[Any] = cold
         """The cold saver."""
         opaque_hot, opaque_cold = opaque_pair(context_of(hot), cold)
-        self._driver = driver = self._driver_class(hot, cold, opaque_cold, bypasses=on_hot_error == "bypass")
+        settings: Any = {"bypasses": on_hot_error == "bypass", "cold_timeout": cold_timeout}
+        self._driver = driver = self._driver_class(hot, cold, opaque_cold, **settings)
         self._context: Tiers = Tiers(hot, opaque_hot, cold, driver.in_cold, verify)
+        self._context.cold_timeout = cold_timeout
         self._flushes = flusher and mode == "write-behind"
         if mode == "write-behind":
             self._context.flush_queue = FlushQueue(
