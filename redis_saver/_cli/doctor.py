@@ -21,7 +21,7 @@ from redis_saver._cli.servers import Servers
 from redis_saver._common.display import counted, printable
 from redis_saver._inspector.health import Answers, of_all_else, of_scripts, overview
 from redis_saver._migrate.savers import our_prefixes
-from redis_saver.errors import EndpointError, KeyUnavailable, ThreadBusy, ThreadNotFound
+from redis_saver.errors import ColdTimeout, EndpointError, KeyUnavailable, ThreadBusy, ThreadNotFound
 
 _LOOKS = 24
 """Number of looks in a trend of `stats --watch`."""
@@ -119,17 +119,24 @@ def _check(servers: Servers, threads: list[str] | None = None, *, every: bool = 
 
     Exit codes:
         0: all threads are sound.
-        1: some are damaged or missing.
+        1: some are damaged or missing, or Postgres did not answer.
         2: a URL or a login is wrong, or a package is missing.
 
     With keys, or if LANGGRAPH_AES_KEY is set, values are decrypted, and values without encryption are named.
     """
     if bool(threads) == every:
         raise typer.BadParameter("name the threads, or say --all.", param_hint="THREAD")
-    looked_at = unsound = 0
+    looked_at, unsound, is_compared = 0, 0, True
     with servers.savers(readable=False, require_encryption=True) as savers:
+        saver = savers.saver
         for thread in savers.endpoints[0].threads() if every else threads or ():
-            if (report := _report(savers.saver, thread, is_named=not every)) is None:
+            try:
+                report = _report(saver, thread, is_named=not every)
+            except ColdTimeout as error:
+                screen.note(f"{printable(str(error))}. From here on, nothing is compared with Postgres")
+                saver, is_compared = savers.hot, False
+                report = _report(saver, thread, is_named=not every)
+            if report is None:
                 continue
             looked_at += 1
             unsound += not report.sound
@@ -137,7 +144,7 @@ def _check(servers: Servers, threads: list[str] | None = None, *, every: bool = 
                 screen.show({**report._asdict(), "sound": report.sound}, "\n".join(_lines(report)), as_json=as_json)
     if every and not as_json:
         screen.line(f"{counted(looked_at, 'thread')}: {looked_at - unsound:,} sound, {unsound:,} not")
-    return 1 if unsound else 0
+    return 1 if unsound or not is_compared else 0
 
 
 def _report(saver: Any, thread: str, *, is_named: bool) -> checking.CheckReport | None:
@@ -218,7 +225,7 @@ def _inspect(
         raise EndpointError(f"this needs more packages: pip install 'redis-saver[inspector]' ({error})") from error
     token = token or secrets.token_urlsafe(24)
     is_ipv6 = ":" in host
-    with servers.savers(connections=4) as savers, _listening(host, port) as listening:
+    with servers.savers() as savers, _listening(host, port) as listening:
         pages = inspector.app(
             savers.saver,
             token=token,
