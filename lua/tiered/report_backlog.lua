@@ -9,12 +9,14 @@
 --
 -- If there was a later scan, it may have seen the flushed records already, so they are not subtracted: until the next
 -- scan the count may be too high, but never too low.
--- Returns {records left, 1 if the write is admitted, total of written records, the result of the last scan or ''}.
+-- Returns {records left, 1 if the write is admitted, total of written records, the result of the last scan or '',
+-- milliseconds for which flushing is still paused}.
 -- Works on a full server.
 -- Errors: none of ours.
 
 local unflushed = KEYS[1]
 local written, flushed, scan, max, length = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), ARGV[5]
+local LONGEST_PAUSE = 86400000 -- milliseconds; a longer one shows that the clock was set back
 
 -- Returns a number of the count, or 0 if another program wrote something else.
 local function number(text)
@@ -22,8 +24,17 @@ local function number(text)
   return value and math.abs(value) < 1e15 and value or 0
 end
 
+-- Returns the milliseconds until the end of a pause.
+local function pause_left(ends)
+  if not ends then return 0 end
+  local clock = redis.call('TIME')
+  local left = number(ends) - clock[1] * 1000 - math.floor(clock[2] / 1000)
+  return left <= LONGEST_PAUSE and math.max(0, left) or 0
+end
+
+local kept = math.max(tonumber(length), redis.call('PTTL', unflushed)) -- a pause may be longer
 redis.call('PERSIST', unflushed) -- a full server accepts this write, and then the others
-local stored = redis.call('HMGET', unflushed, 'written', 'flushed', 'scan')
+local stored = redis.call('HMGET', unflushed, 'written', 'flushed', 'scan', 'paused')
 local result = stored[3] or ''
 if string.match(result, '^%x*') ~= scan then flushed = 0 end
 written, flushed = number(stored[1]) + written, number(stored[2]) + flushed
@@ -31,5 +42,5 @@ flushed = math.min(flushed, written)
 local admitted = written - flushed < max and 1 or 0
 written = written + admitted
 redis.call('HSET', unflushed, 'written', string.format('%.0f', written), 'flushed', string.format('%.0f', flushed))
-redis.call('PEXPIRE', unflushed, length)
-return { written - flushed, admitted, written, result }
+redis.call('PEXPIRE', unflushed, kept)
+return { written - flushed, admitted, written, result, pause_left(stored[4]) }

@@ -46,6 +46,10 @@ TAKE_OVER = 30.0
 THREADS_PER_BATCH = 500
 KEPT_FOR = 3_600_000
 """Milliseconds for which hot keeps the count after the last report."""
+PAUSE, LONGEST_PAUSE = 3600.0, 86_400.0
+"""Default and maximum length of a pause of flushing, in seconds."""
+_PAUSE_AGE = 1.0
+"""Age in seconds up to which a report says whether flushing is paused."""
 SHARES = 1000
 """A process reports to hot before it has more than `max_backlog / SHARES` unreported records."""
 _RESULT = re.compile(rb"[0-9a-f]{32}(?: [0-9]{1,15}){4}")
@@ -104,6 +108,8 @@ class Stats:
     """Age of the oldest such record, in seconds."""
     set_aside: int = 0
     """Records of the backlog that cold refused. They are retried with pauses."""
+    paused_seconds: float = 0.0
+    """Seconds for which `pause_flushing` still keeps flushers from their work, as of this process's last report."""
     last_error: str = ""
     """The flusher's last error, without any text that may quote values."""
     operations: Mapping[str, OperationStats] = field(default_factory=dict)
@@ -182,6 +188,7 @@ class BacklogCount:
         self._lock = threading.Lock()
         self._written, self._reporting, self._flushed = 0, 0, 0
         self._scan = b""
+        self._reported, self._paused_until = -math.inf, -math.inf
 
     def wrote(self, records: int) -> None:
         """Count records that this process wrote. A negative number takes back an earlier count."""
@@ -223,7 +230,7 @@ class BacklogCount:
             reply = yield Call(scripts.REPORT_BACKLOG, (self._keyspace.unflushed,), arguments)
             with decoding("the size of the backlog"):
                 left, admitted, total = map(index, reply[:3])
-                result = bytes(reply[3])
+                result, paused = bytes(reply[3]), index(reply[4]) / 1000
             is_reported = True
         finally:
             with self._lock:
@@ -231,12 +238,25 @@ class BacklogCount:
                 if not is_reported:
                     self._written += written  # counted twice until the next scan if only the reply was lost
         with self._lock:
+            self._reported, self.counts.paused_seconds = time.monotonic(), paused
+            self._paused_until = self._reported + paused
             if _RESULT.fullmatch(result):
                 self.counts.learn(result.decode())
             if (latest := result.partition(b" ")[0]) != self._scan:
                 self._scan, self._flushed = latest, 0  # this scan may have seen what was flushed since the request
             self.counts.set_backlog(left + self._written + self._reporting - self._flushed)
         return bool(admitted), total
+
+    def set_pause(self, seconds: float) -> Operation[None]:
+        """Pause flushing, as `pause_flushing` does. This process knows it at once."""
+        yield from pause_flushing(self._keyspace, seconds)
+        self._reported = -math.inf
+
+    def pause(self) -> Operation[float]:
+        """Return the seconds for which flushing is still paused. Reports first if the last report is not recent."""
+        if time.monotonic() - self._reported > _PAUSE_AGE:
+            yield from self.report()
+        return max(0.0, self._paused_until - time.monotonic())
 
     def scan(self, *, renews_lease: bool = False) -> Operation[Scanned]:
         """Scan all keys for dirty threads, and correct the count in hot.
@@ -267,6 +287,11 @@ class BacklogCount:
         yield Call(scripts.PUBLISH_BACKLOG, (keyspace.unflushed,), (result, records, written_before, KEPT_FOR))
         self.counts.learn(result)
         return Scanned(threads, records, oldest, aside)
+
+
+def pause_flushing(keyspace: Keyspace, seconds: float) -> Operation[None]:
+    """Pause the flushers of all processes for some seconds. 0 ends a pause."""
+    yield Call(scripts.PAUSE_FLUSHING, (keyspace.unflushed,), (math.ceil(seconds * 1000), KEPT_FOR))
 
 
 class FlushQueue:
@@ -383,7 +408,7 @@ class FlushQueue:
                 raise BacklogFull(
                     f"{counts.backlog} records wait to be flushed to cold, and the backlog did not fall below "
                     f"max_backlog={limit} within {self._backlog_timeout:g} seconds (backlog_timeout). Nothing was "
-                    "written. Check that cold is up, that a flusher runs (flusher=True, or redis-saver flush), and "
+                    f"written. {'Flushing is paused: resume it. ' if counts.paused_seconds else ''}Check that cold is up, that a flusher runs (flusher=True, or redis-saver flush), and "
                     "stats().last_error"
                 )
             yield Sleep(_ASK_AGAIN)
@@ -404,5 +429,7 @@ def what_is_left(stats: Stats) -> str:
     return (
         f"{stats.backlog} records of {stats.dirty_threads} threads could not be brought to cold in time. They stay in "
         "Redis until the flusher of another process, or redis-saver flush, brings them to cold. The oldest is "
-        f"{stats.oldest_seconds:.0f} seconds old" + (f"; last error: {stats.last_error}" if stats.last_error else "")
+        f"{stats.oldest_seconds:.0f} seconds old"
+        + (f"; flushing is paused for another {stats.paused_seconds:.0f} seconds" if stats.paused_seconds else "")
+        + (f"; last error: {stats.last_error}" if stats.last_error else "")
     )

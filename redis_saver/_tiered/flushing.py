@@ -20,6 +20,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from operator import index
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from redis_saver._checkpoint import delta, listing, reading
 from redis_saver._checkpoint.guards import GuardedScript
-from redis_saver._common import config, names
+from redis_saver._common import config, names, times
 from redis_saver._common.display import error_text, shown
 from redis_saver._common.limits import Allowance
 from redis_saver._common.logs import ThrottledLog
@@ -45,7 +46,7 @@ from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver._tiered import context, scripts
 from redis_saver._tiered.context import Tiers, calls_for, release, task_paths_in_hot, to_put, versions_of_values
 from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, TimeLimited, attempt
-from redis_saver.errors import DecodeError, RedisSaverError, ThreadBusy, decoding
+from redis_saver.errors import DecodeError, FlushPaused, RedisSaverError, ThreadBusy, decoding
 
 _LOG = ThrottledLog("redis_saver.tiered")
 RECORDS_PER_CLAIM = 50
@@ -94,7 +95,14 @@ def flush_now(tiers: Tiers, thread: str, *, reads: bool = False) -> Tiered[None]
         Exception: Cold's own error.
         ThreadBusy: Others kept flushing or writing the thread.
         ColdTimeout: Cold does not answer.
+        FlushPaused: Flushing is paused.
     """
+    if left := (yield from tiers.backlog.pause()):
+        raise FlushPaused(
+            f"cold lacks records of thread {shown(thread)} that this call needs there, and flushing is paused for "
+            f"another {times.shown(timedelta(seconds=math.ceil(left)))}. Nothing was changed. Wait, or end the pause: "
+            "resume_flushing(), or redis-saver flush --resume"
+        )
     seconds = patience(tiers if reads else None)
     flushed = yield from _flush_while(tiers, thread, lambda flushed: not flushed.failed, seconds)
     if flushed is None:
@@ -106,12 +114,15 @@ def flush_now(tiers: Tiers, thread: str, *, reads: bool = False) -> Tiered[None]
 def flush_what_goes(tiers: Tiers, thread: str) -> Tiered[bool]:
     """Flush the records that cold accepts, for a reader. Returns True if cold has the whole thread now.
 
-    Records that cold refuses stay in hot. So do all records if others keep flushing or writing the thread.
+    Records that cold refuses stay in hot. So do all records if others keep flushing or writing the thread, and while
+    flushing is paused.
 
     Raises:
         ThreadBusy: Others did that for `cold_timeout`, so cold may hang.
         ColdTimeout: Cold does not answer.
     """
+    if (yield from tiers.backlog.pause()):
+        return False
     seconds = patience(tiers)
     flushed = yield from _flush_while(tiers, thread, lambda flushed: flushed.brought + flushed.coalesced > 0, seconds)
     if flushed is None and seconds < patience():

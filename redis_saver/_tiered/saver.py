@@ -30,7 +30,14 @@ from redis_saver._storage.context import Context
 from redis_saver._storage.envelopes import EnvelopeSerializer
 from redis_saver._storage.rewrapping import Rotates
 from redis_saver._tiered import listing, reading, sealing, thread_info, threads, writing
-from redis_saver._tiered.backlog import ColdHistory, FlushQueue, Stats, what_is_left
+from redis_saver._tiered.backlog import (
+    LONGEST_PAUSE,
+    PAUSE,
+    ColdHistory,
+    FlushQueue,
+    Stats,
+    what_is_left,
+)
 from redis_saver._tiered.context import Mode, OnHotError, Tiers, Verify
 from redis_saver._tiered.drivers import AsyncTieredDriver, HotAndCold, SyncTieredDriver, TieredDriver
 from redis_saver._tiered.flushers import Flusher, drain
@@ -242,10 +249,40 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
             timeout: Limit in seconds. None: no limit, even while cold is down.
 
         Returns:
-            The number of records that are left. It is 0 unless the time was up.
+            The number of records that are left. It is 0 unless the time was up, or flushing is paused.
         """
         with self._lifetime:
             return await self._driver.arun(self._drain(timeout))
+
+    def pause_flushing(self, seconds: float = PAUSE) -> None:
+        """Pause the flushers of all processes, such as while Postgres is under maintenance. Cost: one round trip.
+
+        Flushers begin no further flush, from at most one second on. Turns go on, and the backlog grows up to
+        `max_backlog`. A call that needs a flush raises `FlushPaused`, or answers from hot. `flush` and `close` flush
+        nothing. The pause is in hot, and ends by itself.
+
+        Args:
+            seconds: Length of the pause from now, up to a day. It replaces the one of a pause under way.
+        """
+        self._run(self._pause(seconds))
+
+    async def apause_flushing(self, seconds: float = PAUSE) -> None:
+        """`pause_flushing` for asyncio."""
+        await self._arun(self._pause(seconds))
+
+    def resume_flushing(self) -> None:
+        """End a pause of flushing. Flushers go on within a second or their `flush_interval`."""
+        self._run(self._context.backlog.set_pause(0))
+
+    async def aresume_flushing(self) -> None:
+        """`resume_flushing` for asyncio."""
+        await self._arun(self._context.backlog.set_pause(0))
+
+    def _pause(self, seconds: float) -> Operation[None]:
+        configs.number("seconds", seconds, 0.001)
+        if seconds > LONGEST_PAUSE:
+            raise ValueError(f"seconds={seconds}: a pause may last up to {LONGEST_PAUSE:.0f} seconds")
+        return self._context.backlog.set_pause(seconds)
 
     def stats(self) -> Stats:
         """Return a copy of this process's counts so far."""
