@@ -105,7 +105,7 @@ def flush_now(tiers: Tiers, thread: str, *, reads: bool = False) -> Tiered[None]
         )
     seconds = patience(tiers if reads else None)
     flushed = yield from _flush_while(tiers, thread, lambda flushed: not flushed.failed, seconds)
-    if flushed is None:
+    if flushed is None or (flushed.left and not flushed.failed):
         raise busy(thread, seconds)
     if flushed.failed:
         raise flushed.failed[0]
@@ -118,7 +118,7 @@ def flush_what_goes(tiers: Tiers, thread: str) -> Tiered[bool]:
     flushing is paused.
 
     Raises:
-        ThreadBusy: Others did that for `cold_timeout`, so cold may hang.
+        ThreadBusy: Others had the thread for `cold_timeout`, so cold may hang.
         ColdTimeout: Cold does not answer.
     """
     if (yield from tiers.backlog.pause()):
@@ -133,9 +133,9 @@ def flush_what_goes(tiers: Tiers, thread: str) -> Tiered[bool]:
 def _flush_while(
     tiers: Tiers, thread: str, goes_on: Callable[[Flushed], bool], seconds: float
 ) -> Tiered[Flushed | None]:
-    """Flush until nothing is left or `goes_on` rejects the last claim's result.
+    """Flush until nothing is left, `goes_on` rejects a claim's result, or others kept the thread busy for `seconds`.
 
-    Returns None if others kept the thread busy for `seconds`.
+    Returns the result of the last claim, or None if others had the thread.
     """
     deadline, fewest = time.monotonic() + seconds, math.inf
     claim = partial(flush, tiers, thread, at_once=True, seconds=patience(tiers) / 2)
@@ -146,7 +146,7 @@ def _flush_while(
         if flushed and flushed.left < fewest:
             deadline, fewest = time.monotonic() + seconds, flushed.left
         elif time.monotonic() >= deadline:
-            return None
+            return flushed
         if flushed is None:
             yield Sleep(0.02)
 
