@@ -107,7 +107,7 @@ INSTRUMENTS: Mapping[str, tuple[Instrument, ...]] = {
                    "Failures of flusher workers outside of a flush, and workers that ended and were replaced."),
         Instrument("redis_saver.tier.flush.claims", "{claim}", {"flushes": ""}, "Flushes of a thread."),
         Instrument("redis_saver.tier.flush.time", "s", {"flush_seconds": ""}, "Total time of flushes."),
-        Instrument("redis_saver.tier.flush.paused", "s", {"paused_seconds": ""},
+        Instrument("redis_saver.tier.backlog.paused", "s", {"paused_seconds": ""},
                    "Time for which flushing is still paused.", kind="gauge"),
         Instrument("redis_saver.tier.backlog.threads", "{thread}", {"dirty_threads": ""},
                    "Threads with records that cold lacks.", kind="gauge"),

@@ -264,19 +264,19 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         Args:
             seconds: Length of the pause from now, up to a day. It replaces the one of a pause under way.
         """
-        self._run(self._pause(seconds))
+        self._run(self._pause(seconds), "pause_flushing")
 
     async def apause_flushing(self, seconds: float = PAUSE) -> None:
         """`pause_flushing` for asyncio."""
-        await self._arun(self._pause(seconds))
+        await self._arun(self._pause(seconds), "pause_flushing")
 
     def resume_flushing(self) -> None:
         """End a pause of flushing. Flushers go on within a second or their `flush_interval`."""
-        self._run(self._context.backlog.set_pause(0))
+        self._run(self._context.backlog.set_pause(0), "resume_flushing")
 
     async def aresume_flushing(self) -> None:
         """`resume_flushing` for asyncio."""
-        await self._arun(self._context.backlog.set_pause(0))
+        await self._arun(self._context.backlog.set_pause(0), "resume_flushing")
 
     def _pause(self, seconds: float) -> Operation[None]:
         configs.number("seconds", seconds, 0.001)
