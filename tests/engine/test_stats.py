@@ -72,7 +72,7 @@ async def test_every_method_of_a_saver_counts_under_its_name(flavour: str, tiers
     }
     pauses: dict[str, Callable[[], Any]] = {
         "pause_flushing": lambda: uniform.pause_flushing(60),
-        "resume_flushing": uniform.resume_flushing,
+        "resume_flushing": lambda: uniform.resume_flushing(),
     }
     called: dict[str, Callable[[], Any]] = {
         "get_tuple": lambda: uniform.get_tuple(first),
