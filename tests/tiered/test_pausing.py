@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.support.factories import config
-from tests.support.tiering import BEHIND, Tiers, drained, keys_of, written
+from tests.support.tiering import BEHIND, VERSIONS, Tiers, drained, keys_of, new, written
 
 from redis_saver import BacklogWarning, FlushPaused
 from redis_saver._common.names import Keyspace
@@ -20,10 +22,19 @@ def unflushed(tiers: Tiers) -> bytes:
     return Keyspace(tiers.target.prefix).unflushed
 
 
+async def until(is_done: Callable[[], Any]) -> None:
+    end = time.monotonic() + 30
+    while not is_done():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
+
+
 @pytest.mark.encrypted_too
 async def test_a_pause_of_one_process_stops_the_flushers_of_others(tiers: Tiers) -> None:
     operator, uniform = await tiers.uniform(), await tiers.uniform(mode="write-behind", flush_interval=0.05)
     await operator.pause_flushing()
+    await uniform.get_tuple(config("other"))  # starts the flusher
+    await until(lambda: uniform.saver.stats().paused_seconds)  # it knows within a second
     await written(uniform)
     for _ in range(20):
         await asyncio.sleep(0.05)
@@ -32,8 +43,7 @@ async def test_a_pause_of_one_process_stops_the_flushers_of_others(tiers: Tiers)
     assert tiers.target.raw.zcard(keys_of(tiers).dirty) == 6
     assert len(await uniform.list(config())) == 3, "hot has all of it"
     await operator.resume_flushing()
-    while uniform.saver.stats().backlog or tiers.target.raw.exists(keys_of(tiers).dirty):
-        await asyncio.sleep(0.01)
+    await until(lambda: not uniform.saver.stats().backlog and not tiers.target.raw.exists(keys_of(tiers).dirty))
     assert uniform.saver.stats().paused_seconds == 0
     await (uniform.saver.aclose() if uniform.native_async else asyncio.to_thread(uniform.saver.close))
 
@@ -61,8 +71,6 @@ async def test_what_needs_a_flush_says_paused_or_answers_from_both_tiers(tiers: 
 
 
 def _new() -> Any:
-    from tests.support.tiering import VERSIONS, new  # noqa: PLC0415
-
     return new(), {"source": "loop", "step": 9, "parents": {}}, VERSIONS
 
 
