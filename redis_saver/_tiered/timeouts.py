@@ -47,9 +47,10 @@ class ColdTimeouts:
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """The abandoned calls end in the parent."""
-        forks.keep(self._left)
-        self._left = set()
+        """Begin without calls in the child: abandoned ones end in the parent."""
+        if self._left:
+            forks.keep(self._left)
+            self._left = set()
         self._lock, self._slots = threading.Lock(), threading.Semaphore(MAX_CALLS)
         self.abandoned: int = 0
 
