@@ -28,8 +28,8 @@ from redis_saver._tiered_store.copies import TieredStoreStats
 from redis_saver._tiered_store.store import AsyncTieredStore, TieredStore
 
 from redis_saver.errors import (  # isort: skip
-    BacklogFull, BacklogWarning, CalledOnEventLoop, Closed, ClusterMoving, Conflict, DecodeError, EncodeError,
-    EndpointError, FileDamaged, ForkMissed, IndexNotBuilt, ItemMigrationError, KeyConflict, KeyMismatch,
+    BacklogFull, BacklogWarning, CalledOnEventLoop, Closed, ClusterMoving, ColdTimeout, Conflict, DecodeError,
+    EncodeError, EndpointError, FileDamaged, FlushPaused, ForkMissed, IndexNotBuilt, ItemMigrationError, KeyConflict, KeyMismatch,
     KeyUnavailable, LimitExceeded, LoopEnded, NotOwner, PlainValueRefused, RedisSaverError, ReplicationTimeout,
     StaleParent, StillNeeded, StoreBusy, StoreDamaged, ThreadBusy, ThreadDamaged, ThreadMigrationError, ThreadNotFound,
     UnsupportedFormat, UnsupportedServer,
@@ -41,8 +41,8 @@ _logging.getLogger("redis_saver").addHandler(_logging.NullHandler())  # silent, 
 __all__ = [
     "TTL", "AsyncRedisCache", "AsyncRedisSaver", "AsyncRedisStore", "AsyncTieredSaver", "AsyncTieredStore",
     "BacklogFull", "BacklogWarning", "CacheStats", "CalledOnEventLoop", "Change", "ChannelDiff", "ChannelValue",
-    "CheckReport", "CheckpointDiff", "Closed", "ClusterMoving", "Conflict", "DecodeError", "EncodeError",
-    "EndpointError", "FastSerializer", "FileDamaged", "Finding", "ForkMissed", "History", "IndexNotBuilt",
+    "CheckReport", "CheckpointDiff", "Closed", "ClusterMoving", "ColdTimeout", "Conflict", "DecodeError",
+    "EncodeError", "EndpointError", "FastSerializer", "FileDamaged", "Finding", "FlushPaused", "ForkMissed", "History", "IndexNotBuilt",
     "ItemMigrationError", "KeyConflict", "KeyMismatch", "KeyUnavailable", "LimitExceeded", "Limits", "LoopEnded",
     "NotOwner", "OperationStats",
     "Owner", "Ownership", "PlainValueRefused", "Pruned", "RedisCache", "RedisIndexConfig", "RedisLLMCache",

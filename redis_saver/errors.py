@@ -19,6 +19,8 @@
     ├── StaleParent              a newer checkpoint exists, and forks are refused; nothing was written
     ├── StoreBusy                others emptied a namespace during every attempt; nothing was written
     ├── BacklogFull              the backlog of write-behind is at its limit; nothing was written
+    ├── ColdTimeout              cold did not answer within `cold_timeout` seconds           (also a TimeoutError)
+    ├── FlushPaused              a call needs a flush, and flushing is paused; nothing was changed
     ├── ReplicationTimeout       the primary has a write, but too few replicas have it
     ├── ClusterMoving            a slot was not served for `cluster_timeout` seconds   (also redis-py's ConnectionError)
     ├── UnsupportedServer        the server is too old, lacks a module, or runs scripts otherwise than Redis
@@ -51,8 +53,8 @@ import redis
 from redis_saver._common.display import error_text, printable, sentence, shown
 
 __all__ = [
-    "BacklogFull", "BacklogWarning", "CalledOnEventLoop", "Closed", "ClusterMoving", "Conflict", "DecodeError",
-    "EncodeError", "EndpointError", "FileDamaged", "ForkMissed", "IndexNotBuilt", "ItemMigrationError",
+    "BacklogFull", "BacklogWarning", "CalledOnEventLoop", "Closed", "ClusterMoving", "ColdTimeout", "Conflict",
+    "DecodeError", "EncodeError", "EndpointError", "FileDamaged", "FlushPaused", "ForkMissed", "IndexNotBuilt", "ItemMigrationError",
     "KeyConflict", "KeyMismatch", "KeyUnavailable", "LimitExceeded", "LoopEnded", "NotOwner", "PlainValueRefused",
     "RedisSaverError", "ReplicationTimeout", "StaleParent", "StillNeeded", "StoreBusy", "StoreDamaged", "ThreadBusy",
     "ThreadDamaged", "ThreadMigrationError", "ThreadNotFound", "UnsupportedFormat", "UnsupportedServer",
@@ -206,6 +208,17 @@ class BacklogWarning(RuntimeWarning):
 
     The backlog stays in Redis until another flusher writes it to cold.
     """
+
+
+class ColdTimeout(RedisSaverError, TimeoutError):
+    """The cold saver of a `TieredSaver` did not answer within `cold_timeout` seconds.
+
+    The caller's read was abandoned, and nothing was changed. A flush that it needed goes on. It is safe to call again.
+    """
+
+
+class FlushPaused(RedisSaverError):
+    """A call needs a flush to cold first, and flushing is paused (`pause_flushing`). Nothing was changed."""
 
 
 class ReplicationTimeout(RedisSaverError):

@@ -19,6 +19,7 @@ local function number(text)
   return value and math.abs(value) < 1e15 and value or 0
 end
 
+local kept = math.max(tonumber(length), redis.call('PTTL', unflushed)) -- a pause may be longer
 redis.call('PERSIST', unflushed) -- a full server accepts this write, and then the others
 local written = number(redis.call('HGET', unflushed, 'written'))
 if before > written then before = 0 end -- the count was lost meanwhile
@@ -26,5 +27,5 @@ local flushed = before - records
 redis.call('HSET', unflushed, 'written', string.format('%.0f', written), 'flushed', string.format('%.0f', flushed))
 local clock = redis.call('TIME')
 redis.call('HSET', unflushed, 'scan', result, 'scanned', string.format('%.0f', clock[1] * 1000 + clock[2] / 1000))
-redis.call('PEXPIRE', unflushed, length)
+redis.call('PEXPIRE', unflushed, kept)
 return 1

@@ -14,12 +14,14 @@
 -- scan the count may be too high, but never too low.
 -- The generation changes if the count is gone, or older than what the process knows. Then records may be lost.
 -- Returns {records left, 1 if the write is admitted, total of written records, the result of the last scan or '',
---   generation, milliseconds since the last scan}. Works on a full server.
+--   generation, milliseconds since the last scan, milliseconds for which flushing is still paused}.
+-- Works on a full server.
 -- Errors: none of ours.
 
 local unflushed = KEYS[1]
 local written, flushed, scan, max, length = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local generation, known, new = ARGV[6], tonumber(ARGV[7]), ARGV[8]
+local LONGEST_PAUSE = 86400000 -- milliseconds; a longer one shows that the clock was set back
 
 -- Returns a number of the count, or 0 if another program wrote something else.
 local function number(text)
@@ -27,8 +29,9 @@ local function number(text)
   return value and math.abs(value) < 1e15 and value or 0
 end
 
+local kept = math.max(tonumber(length), redis.call('PTTL', unflushed)) -- a pause may be longer
 redis.call('PERSIST', unflushed) -- a full server accepts this write, and then the others
-local stored = redis.call('HMGET', unflushed, 'written', 'flushed', 'scan', 'generation', 'scanned')
+local stored = redis.call('HMGET', unflushed, 'written', 'flushed', 'scan', 'generation', 'scanned', 'paused')
 local result = stored[3] or ''
 if string.match(result, '^%x*') ~= scan then flushed = 0 end
 if not string.match(stored[4] or '', '^%x+$') or stored[4] == generation and number(stored[1]) < known then
@@ -36,11 +39,13 @@ if not string.match(stored[4] or '', '^%x+$') or stored[4] == generation and num
   stored[4] = new
 end
 local clock = redis.call('TIME')
-local age = stored[5] and math.max(0, clock[1] * 1000 + math.floor(clock[2] / 1000) - number(stored[5])) or 0
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local age, paused = stored[5] and math.max(0, now - number(stored[5])) or 0, math.max(0, number(stored[6]) - now)
+if paused > LONGEST_PAUSE then paused = 0 end
 written, flushed = number(stored[1]) + written, number(stored[2]) + flushed
 flushed = math.min(flushed, written)
 local admitted = written - flushed < max and 1 or 0
 written = written + admitted
 redis.call('HSET', unflushed, 'written', string.format('%.0f', written), 'flushed', string.format('%.0f', flushed))
-redis.call('PEXPIRE', unflushed, length)
-return { written - flushed, admitted, written, result, stored[4], age }
+redis.call('PEXPIRE', unflushed, kept)
+return { written - flushed, admitted, written, result, stored[4], age, paused }

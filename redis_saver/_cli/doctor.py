@@ -21,7 +21,7 @@ from redis_saver._cli.servers import Servers
 from redis_saver._common.display import counted, printable
 from redis_saver._inspector.health import Answers, of_all_else, of_scripts, overview
 from redis_saver._migrate.savers import our_prefixes
-from redis_saver.errors import EndpointError, KeyUnavailable, ThreadBusy, ThreadNotFound
+from redis_saver.errors import ColdTimeout, EndpointError, KeyUnavailable, ThreadBusy, ThreadNotFound
 
 _LOOKS = 24
 """Number of looks in a trend of `stats --watch`."""
@@ -120,22 +120,27 @@ def _check(servers: Servers, threads: list[str] | None = None, *, every: bool = 
 
     Exit codes:
         0: all threads are sound.
-        1: some are damaged or missing, or were skipped.
+        1: some are damaged or missing, or were skipped, or Postgres did not answer.
         2: a URL or a login is wrong, or a package is missing.
 
     With keys, or if LANGGRAPH_AES_KEY is set, values are decrypted, and values without encryption are named.
     """
     if bool(threads) == every:
         raise typer.BadParameter("name the threads, or say --all.", param_hint="THREAD")
-    looked_at = unsound = skipped = 0
+    looked_at, unsound, skipped, is_compared = 0, 0, 0, True
     with servers.savers(readable=False, require_encryption=True) as savers:
+        saver = savers.saver
         for thread in savers.endpoints[0].threads() if every else threads or ():
             try:
-                report = _report(savers.saver, thread, is_named=not every)
+                report = _report(saver, thread, is_named=not every)
             except KeyUnavailable as error:
                 screen.note(f"skipped: {screen.named(thread)}: {printable(str(error))}")
                 skipped += 1
                 continue
+            except ColdTimeout as error:
+                screen.note(f"{printable(str(error))}. From here on, nothing is compared with Postgres")
+                saver, is_compared = savers.hot, False
+                report = _report(saver, thread, is_named=not every)
             if report is None:
                 continue
             looked_at += 1
@@ -145,7 +150,7 @@ def _check(servers: Servers, threads: list[str] | None = None, *, every: bool = 
     if every and not as_json:
         more = f", and {skipped:,} skipped" if skipped else ""
         screen.line(f"{counted(looked_at, 'thread')}: {looked_at - unsound:,} sound, {unsound:,} not{more}")
-    return 1 if unsound or skipped else 0
+    return 1 if unsound or skipped or not is_compared else 0
 
 
 def _report(saver: Any, thread: str, *, is_named: bool) -> checking.CheckReport | None:
@@ -229,7 +234,7 @@ def _inspect(
         raise EndpointError(f"this needs more packages: pip install 'redis-saver[inspector]' ({error})") from error
     token = token or secrets.token_urlsafe(24)
     is_ipv6 = ":" in host
-    with servers.savers(connections=4) as savers, _listening(host, port) as listening:
+    with servers.savers() as savers, _listening(host, port) as listening:
         pages = inspector.app(
             savers.saver,
             token=token,

@@ -156,14 +156,15 @@ def short(value: Any) -> str:
 _Order: TypeAlias = Literal["updated", "oldest", "bytes", "checkpoints", "ttl", "name"]
 _CODES = """Exit codes:
     0: success.
-    2: there is no such thread or checkpoint, a URL or a login is wrong, or a package is missing.
+{}    2: there is no such thread or checkpoint, a URL or a login is wrong, or a package is missing.
 
 If LANGGRAPH_AES_KEY is set, values are decrypted. Only objects of classes that LangGraph calls safe are made.
 """
+_OF_REDIS, _CODES = _CODES.format(""), _CODES.format("    1: Postgres did not answer, and what Redis has is shown.\n")
 _KINDS = {"added": "green", "removed": "red", "changed": "yellow"}
 
 
-@command("threads")
+@command("threads", reads=True)
 def _threads(
     servers: Servers,
     name_prefix: str = "",
@@ -201,7 +202,8 @@ def _threads(
 
     Exit codes:
         0: success.
-        1: some threads are damaged. Their names are on stderr, and the others are shown.
+        1: some threads are damaged. Their names are on stderr, and the others are shown. Or Postgres did not answer,
+            and what Redis has is shown.
         2: an argument, a URL or a login is wrong, or a package is missing.
     """
     between = updated_after, updated_before
@@ -231,7 +233,7 @@ def _threads(
     return 1 if listing.damaged else 0
 
 
-@command("show", _CODES)
+@command("show", _CODES, reads=True)
 def _show(
     servers: Servers,
     thread: str,
@@ -354,7 +356,7 @@ def _parent(saved: CheckpointTuple) -> str | None:
     return saved.parent_config["configurable"]["checkpoint_id"] if saved.parent_config else None
 
 
-@command("tree", _CODES, has_postgres=False)
+@command("tree", _OF_REDIS, has_postgres=False)
 def _tree(
     servers: Servers,
     thread: str,
@@ -432,7 +434,7 @@ def _draw(svg: Path, drawing: str, checkpoints: int, *, as_json: bool) -> None:
     screen.show(report, f"{name}: {counted(checkpoints, 'checkpoint')}", as_json=as_json)
 
 
-@command("diff", _CODES)
+@command("diff", _CODES, reads=True)
 def _diff(
     servers: Servers, thread: str, before: str, after: str | None = None, *, ns: str = "", as_json: bool = JSON
 ) -> int:
@@ -467,7 +469,7 @@ def _diff(
     return 0
 
 
-@command("writes", _CODES, has_postgres=False)
+@command("writes", _OF_REDIS, has_postgres=False)
 def _writes(
     servers: Servers,
     thread: str,
@@ -509,7 +511,7 @@ def _writes(
     return 0
 
 
-@command("history", _CODES, has_postgres=False)
+@command("history", _OF_REDIS, has_postgres=False)
 def _history(
     servers: Servers, thread: str, channel: str, *, ns: str = "", limit: int = _LIMIT, as_json: bool = JSON
 ) -> int:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import typer
 from typing_extensions import Self
 
-from redis_saver._checkpoint.saver import driver_of
+from redis_saver._checkpoint.saver import context_of, driver_of
 from redis_saver._cli import screen
 from redis_saver._cli.options import JSON, MAX_NUMBER, command, duration, encryption_of, labels_of, note_url, words_of
 from redis_saver._cli.servers import Cold, Hot, postgres_url, redis_url, refuse_embedded, warn
@@ -24,7 +24,7 @@ from redis_saver._common import times
 from redis_saver._common.display import counted, printable, shown
 from redis_saver._migrate.engine import SAMPLE, ItemsReport, Replace, Report, migrate, migrate_items
 from redis_saver._migrate.opening import FORMS, SOURCE_FORMS, STORE_FORMS, is_file_of_items, opened, opened_store
-from redis_saver._tiered.backlog import ColdHistory, Stats
+from redis_saver._tiered.backlog import LONGEST_PAUSE, PAUSE, ColdHistory, Stats, pause_flushing
 from redis_saver._tiered.saver import TieredSaver
 from redis_saver.errors import EndpointError
 
@@ -238,6 +238,9 @@ def _flush(
     cold_history: ColdHistory = "all",
     workers: int = typer.Option(4, min=1, max=MAX_NUMBER),
     once: bool = False,
+    pause: bool = False,
+    length: float | None = typer.Option(None, "--for", parser=_above_zero, show_default="1h"),
+    resume: bool = False,
     timeout: float | None = typer.Option(None, parser=_seconds, show_default=_TIMEOUTS),
     setup: bool = False,
     quiet: bool = False,
@@ -255,6 +258,9 @@ def _flush(
         cold_history: Which checkpoints Postgres gets.
         workers N: Number of threads (conversations) to flush at once. Each takes a connection to Postgres.
         once: Flush the present records, and end.
+        pause: Pause the flushers of all processes, such as for maintenance of Postgres, and end. Needs only Redis.
+        length DURATION: Length of the pause, up to 24h. Then it ends by itself.
+        resume: End the pause, and end.
         timeout DURATION: Time limit after a signal; with --once, of the whole run.
         setup: First create LangGraph's tables, or update them.
         quiet: Print errors only.
@@ -267,6 +273,12 @@ def _flush(
     If LANGGRAPH_AES_KEY is set, encrypted values are read, and all values are written encrypted. Encrypted threads need
     their keys, and are encrypted in Postgres, too.
     """
+    if length is not None and not pause:
+        raise typer.BadParameter("it is the length of a --pause.", param_hint="--for")
+    if pause or resume:
+        if pause and resume:
+            raise typer.BadParameter("--pause and --resume: give one of the two.")
+        return _pause(redis_url(redis), prefix, (PAUSE if length is None else length) if pause else 0)
     redis, postgres = redis_url(redis), postgres_url(postgres)
     if not postgres:
         raise EndpointError("write --postgres URL, or set POSTGRES_URL or DATABASE_URL in the environment")
@@ -301,6 +313,17 @@ def _flush(
             run.go_on(saver)
             left = run.attempt(lambda: saver.close(timeout))
         return run.end(saver.stats(), left)
+
+
+def _pause(redis: str, prefix: str, seconds: float) -> int:
+    """Pause flushing for some seconds. 0 ends a pause."""
+    if seconds > LONGEST_PAUSE:
+        raise typer.BadParameter(f"a pause may last up to {LONGEST_PAUSE / 3600:.0f}h.", param_hint="--for")
+    with opened(redis, target=False, prefix=prefix) as endpoint:
+        driver_of(endpoint.saver).run(pause_flushing(context_of(endpoint.saver).keyspace, seconds))
+    how = f"paused for {times.shown(timedelta(seconds=seconds))}" if seconds else "goes on"
+    screen.line(f"flush: {how}, in all processes with prefix {prefix!r}")
+    return 0
 
 
 class _Stop:
@@ -357,6 +380,7 @@ class _Run:
         numbers = f"backlog {stats.backlog} records of {stats.dirty_threads} threads, "
         numbers += f"oldest {stats.oldest_seconds:.0f} s, flushed {stats.flushed}"
         numbers += (f", coalesced {stats.coalesced}" if stats.coalesced else "") + f", set aside {stats.set_aside}"
+        numbers += ", paused" if stats.paused_seconds else ""
         error = self._without_passwords(stats.last_error)
         if (numbers, error) != (self._numbers, self._error):
             self.say(numbers + (f", last error: {error}" if error != self._error else ""))
@@ -387,6 +411,8 @@ class _Run:
             self.say("ended: nothing is left")
             return 0
         error = f"; last error: {self._without_passwords(stats.last_error)}" if stats.last_error else ""
+        if stats.paused_seconds:
+            error = f"; flushing is paused for another {stats.paused_seconds:.0f} s: --resume ends the pause{error}"
         if left is None:
             warn(f"ended: Redis does not answer, so it is not known how many records are left there{error}")
         else:
@@ -431,7 +457,7 @@ class _Run:
             left = self.attempt(lambda seconds=seconds: saver.flush(seconds))  # type: ignore[misc]
             now = saver.stats()
             self.tell(now)
-            if left == 0 or self.stop.asked or time.monotonic() >= deadline:
+            if left == 0 or now.paused_seconds or self.stop.asked or time.monotonic() >= deadline:
                 return left
             flushed = now.flushed + now.coalesced - before.flushed - before.coalesced
             if not flushed and self._are_up() and left == now.set_aside and now.refused > before.refused:

@@ -16,13 +16,14 @@ from langgraph.store.base import InvalidNamespaceError
 from typer.core import TyperCommand
 from typer.models import ParameterInfo
 
+from redis_saver._cli import screen
 from redis_saver._cli.servers import Servers
 from redis_saver._common import times, ttl as ttls
 from redis_saver._common.display import printable
 from redis_saver._inspector.rows import read_moment
 from redis_saver._store.context import check_labels
 from redis_saver.encryption import Encryption, Keyset, from_environment
-from redis_saver.errors import EndpointError
+from redis_saver.errors import ColdTimeout, EndpointError, ThreadNotFound
 
 app = typer.Typer(
     name="redis-saver",
@@ -89,6 +90,7 @@ def command(
     has_postgres: bool = True,
     like: Run | None = None,
     fixed: Mapping[str, Any] | None = None,
+    reads: bool = False,
 ) -> Callable[[Run], Run]:
     """Register a function as a command. Its docstring is its help.
 
@@ -102,6 +104,7 @@ def command(
         has_postgres: False to leave out `--postgres`.
         like: Another command with the same parameters and explanations.
         fixed: Values of parameters that are no options of this command.
+        reads: True for a command that shows what Redis has if Postgres does not answer. Its exit code is then 1.
     """
 
     def register(run: Run) -> Run:
@@ -117,7 +120,8 @@ def command(
         def of_words(**words: Any) -> int:
             if has_servers:
                 url, postgres, prefix = words.pop("url"), words.pop("postgres", None), words.pop("prefix")
-                return run(Servers(url, postgres, prefix, encryption_of(words.pop("keys_file"))), **words)
+                servers = Servers(url, postgres, prefix, encryption_of(words.pop("keys_file")))
+                return _without_cold(run, servers, words) if reads else run(servers, **words)
             return run(**(fixed or {}), **words)
 
         described = [_described(each, *explained.get(each.name, ("", ""))) for each in parameters.values()]
@@ -128,6 +132,22 @@ def command(
         return run
 
     return register
+
+
+def _without_cold(run: Run, servers: Servers, words: Mapping[str, Any]) -> int:
+    """Run a command that reads. If Postgres does not answer, run it over Redis alone.
+
+    Raises:
+        ColdTimeout: Postgres does not answer, and Redis does not have the thread.
+    """
+    try:
+        return run(servers, **words)
+    except ColdTimeout as error:
+        screen.note(f"{printable(str(error))}. This shows only the data in Redis: what only Postgres has is missing")
+        try:
+            return max(1, run(servers._replace(postgres=None), **words))
+        except ThreadNotFound:
+            raise error from None
 
 
 def _help_of(run: Run) -> tuple[str, str, str]:

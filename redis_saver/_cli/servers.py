@@ -6,7 +6,7 @@ import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any, NamedTuple
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -105,6 +105,10 @@ def _is_cold_backed(context: Context, name: str) -> Operation[bool]:
     return value is not None
 
 
+_CONNECTIONS = 4
+"""Maximum number of a command's connections to Postgres in use."""
+
+
 class Servers(NamedTuple):
     """URLs of a command's servers, unchecked, the prefix of its keys, and the keys of encrypted threads."""
 
@@ -114,16 +118,12 @@ class Servers(NamedTuple):
     encryption: Encryption | None = None
 
     @contextmanager
-    def savers(
-        self, *, readable: bool = True, connections: int = 1, require_encryption: bool = False
-    ) -> Iterator[Savers]:
+    def savers(self, *, readable: bool = True, require_encryption: bool = False) -> Iterator[Savers]:
         """Open the savers.
 
         Args:
             readable: True to make objects of classes that LangGraph calls safe. If False, objects stay packed, so
                 copies are the same byte for byte.
-            connections: Number of connections to Postgres. If more than one, they come from a pool, which survives
-            outages.
             require_encryption: True to report values without encryption, if there is a key.
 
         Raises:
@@ -143,11 +143,9 @@ class Servers(NamedTuple):
                 yield Savers(hot, hot, [endpoint])
                 return
             cold = stack.enter_context(opened(postgres, target=False))
-            saver = cold.saver
-            if connections > 1:
-                saver = stack.enter_context(closing(Cold(postgres, connections, setup=False))).saver
-            if readable:
-                saver.serde = hot.serde
+            # A pool survives outages, and a connection on which a call hangs would not close.
+            saver = stack.enter_context(closing(Cold(postgres, _CONNECTIONS, setup=False))).saver
+            saver.serde = hot.serde if readable else cold.saver.serde
             try:
                 yield Savers(TieredSaver(hot, saver), hot, [endpoint, cold])
             except cold.failures as error:
@@ -305,9 +303,7 @@ class Cold(Server):
             reconnect_timeout=_CONNECTING,  # then the next caller reconnects, without growing pauses
             open=True,
         )
-        saver = self._postgres.PostgresSaver(self._pool, serde=serializer() if is_encrypted() else None)
-        saver.lock = nullcontext()  # the saver's lock would let only one worker use the pool
-        return saver
+        return self._postgres.PostgresSaver(self._pool, serde=serializer() if is_encrypted() else None)
 
     def _use(self) -> None:
         with self._psycopg.Connection.connect(self.url, **self._settings) as connection:

@@ -43,7 +43,7 @@ from redis_saver._inspector.pages import (
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.thread_pages import ThreadPages
 from redis_saver._inspector.values import Mask, left, nothing, size
-from redis_saver.errors import DecodeError, EncodeError, RedisSaverError, ThreadNotFound
+from redis_saver.errors import ColdTimeout, DecodeError, EncodeError, RedisSaverError, ThreadNotFound
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 TOKEN = "token"  # noqa: S105 - the name of an argument
@@ -110,10 +110,10 @@ def app(
     about["has_file"] = source.tiers is None and not mask
     pages = Pages(about)
     turns = BoundedSemaphore(VALUES_AT_ONCE)
-    answers = _answers_of(source, pages, Mask(mask), turns)
+    fallback = FallbackToRedis(say)
+    answers = _answers_of(source, pages, Mask(mask), turns, fallback.check)
     if source.tiers is not None:
         of_redis = _answers_of(Source(source.tiers.hot), Pages({**about, "has_cold": False}), Mask(mask), turns)
-        fallback = FallbackToRedis(say)
         answers = {name: fallback.around(answer, of_redis[name]) for name, answer in answers.items()}
     routes = [Route(f"/{name}", answer) for name, answer in answers.items()]
     for name, kind in STATIC.items():
@@ -123,7 +123,7 @@ def app(
         routes.append(Route("/change", partial(_change, source, pages, secret), methods=["POST"]))
 
     statuses: dict[type[Exception], int] = {
-        ThreadNotFound: _NOT_FOUND, Refused: 400, NotImplementedError: 400, RedisSaverError: 500,
+        ThreadNotFound: _NOT_FOUND, Refused: 400, NotImplementedError: 400, ColdTimeout: 503, RedisSaverError: 500,
         **dict.fromkeys(source.failures, 503),
     }  # fmt: skip
 
@@ -143,8 +143,14 @@ def app(
     )
 
 
-def _answers_of(source: Source, pages: Pages, mask: Mask, turns: BoundedSemaphore) -> dict[str, Answer]:
-    """Return a function for each path. Pages that read values wait until one of the `turns` is free."""
+def _answers_of(
+    source: Source,
+    pages: Pages,
+    mask: Mask,
+    turns: BoundedSemaphore,
+    check: Callable[[Request], None] | None = None,
+) -> dict[str, Answer]:
+    """Return a function for each path. Pages that read values wait until one of the `turns` is free, and then check."""
     threads, checkpoints = ThreadPages(source, mask.hides if mask else nothing), CheckpointPages(source, mask)
     light = (threads.server, threads.newer, threads.cost, threads.channel, threads.writes)
     heavy = (
@@ -154,6 +160,8 @@ def _answers_of(source: Source, pages: Pages, mask: Mask, turns: BoundedSemaphor
     def answering(make: Callable[[Query], Values], turn: AbstractContextManager[Any]) -> Answer:
         def answer(request: Request) -> Response:
             with turn:
+                if check:
+                    check(request)
                 return pages.page(request, make.__name__, **make(asked(request)))
 
         return answer
@@ -276,8 +284,15 @@ class FallbackToRedis:
     def __init__(self, say: Callable[[Exception], str]) -> None:
         """Start without a failure. `say` returns the message of an error."""
         self._say = say
-        self._failed = (-math.inf, "")
-        """Time and message of the cold tier's last slow failure."""
+        self._failed = -math.inf
+        """Time of the cold tier's last slow failure."""
+        self._error: Exception = ColdTimeout()
+        """Its error."""
+
+    def check(self, request: Request) -> None:
+        """Raise the error of cold if it failed while the page waited for its turn."""
+        if self._failed > getattr(request.state, "began", math.inf):
+            raise self._error
 
     def around(self, page: Answer, of_redis: Answer) -> Answer:
         """Return a page that answers from Redis alone while cold fails.
@@ -294,25 +309,24 @@ class FallbackToRedis:
         def answer(request: Request) -> Response:
             arguments = asked(request)
             is_about_cold = arguments.get("tier") == "cold" or bool(arguments.get("dirty"))
-            failed_at, notice = self._failed
-            if not is_about_cold and time.monotonic() - failed_at < ASK_AGAIN:
+            if not is_about_cold and time.monotonic() - self._failed < ASK_AGAIN:
                 with suppress(ThreadNotFound):
-                    return from_redis(request, notice)
+                    return from_redis(request, self._say(self._error))
                 request.state.without_cold = ""
-            began = time.monotonic()
+            began = request.state.began = time.monotonic()
+            failures: tuple[type[Exception], ...] = (*postgres.failures(), ColdTimeout)
             try:
                 response = page(request)
-            except postgres.failures() as error:
-                notice, now = self._say(error), time.monotonic()
-                if now - began > SLOW:
-                    self._failed = now, notice
+            except failures as error:
+                if time.monotonic() - began > SLOW and error is not self._error:
+                    self._error, self._failed = error, time.monotonic()
                 if is_about_cold:
                     raise
                 try:
-                    return from_redis(request, notice)
+                    return from_redis(request, self._say(error))
                 except ThreadNotFound:
                     raise error from None
-            self._failed = (-math.inf, "")
+            self._failed = -math.inf
             return response
 
         return answer

@@ -23,6 +23,7 @@ from redis_saver._engine.runner import Driver
 from redis_saver._inspector.source import Source, until
 from redis_saver._inspector.values import named, states_of
 from redis_saver._tiered import scripts
+from redis_saver._tiered.backlog import LONGEST_PAUSE
 from redis_saver._tiered.thread_info import Damaged
 from redis_saver.errors import UnsupportedServer
 
@@ -34,12 +35,13 @@ _SOON, _DAY = timedelta(hours=1), timedelta(days=1)
 _COUNTS = (
     *("threads", "active", "interrupted", "failed", "orphaned", "damaged", "checkpoints", "bytes", "largest_thread"),
     *("largest_bytes", "owned", "pinned", "never_expire", "expire_within_1h", "expire_within_1d"),
-    *("dirty_threads", "backlog", "oldest_seconds", "set_aside", "intents"),
+    *("dirty_threads", "backlog", "oldest_seconds", "set_aside", "paused_seconds", "intents"),
 )
 """Numbers of `stats`. A thread counts in each of its states, as in the filters of `threads`. `owned` counts leases that
 have not expired, and `never_expire` threads without a deadline that are not pinned.
 
-Cold lacks `backlog` records of `dirty_threads` threads, and has refused `set_aside` of them. `intents` counts threads
+Cold lacks `backlog` records of `dirty_threads` threads, and has refused `set_aside` of them. Flushing is paused for
+another `paused_seconds`. `intents` counts threads
 with an unfinished write to cold, whose writer may have died.
 """
 
@@ -96,6 +98,9 @@ def overview(
     for records, age, aside in driver.stream(until(is_over, backlogs)):
         threads.count(dirty_threads=records > 0, backlog=records, set_aside=aside)
         threads.counts["oldest_seconds"] = max(threads.counts["oldest_seconds"], age / 1000)
+    until_then = driver.request(Command(("HMGET", keyspace.unflushed, "paused")))[0] or b""
+    left = int(until_then) / 1000 - time.time() if until_then.isdigit() else 0
+    threads.counts["paused_seconds"] = round(left) if 0 < left <= LONGEST_PAUSE else 0
     threads.count(intents=sum(1 for _ in driver.stream(until(is_over, scan_keys(keyspace.intents_pattern)))))
     return threads
 
@@ -349,7 +354,10 @@ def _of_threads(threads: Overview, prefix: str) -> _Rows:
 
 
 def _of_cold(counts: Mapping[str, Any]) -> _Rows:
-    age, severity = counts["oldest_seconds"], _warning if counts["oldest_seconds"] > _LATE else _info
+    age, paused = counts["oldest_seconds"], counts["paused_seconds"]
+    severity = _warning if age > _LATE and not paused else _info
+    what = f"flushing is paused for another {times.shown(timedelta(seconds=paused))}"
+    yield paused, _info("backlog", what, "redis-saver flush --resume ends the pause")
     late = f"cold lacks {counts['backlog']:,} records of {counts['dirty_threads']:,} threads"
     what = f"{late}, the oldest for {times.shown(timedelta(seconds=int(age)))}"
     remedy = "redis-saver flush writes them to cold. docs/operations.md says what to check"

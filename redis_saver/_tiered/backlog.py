@@ -52,6 +52,10 @@ KNOWN_FOR = 30.0
 """Seconds for which a process without a flusher exports the result of a scan that it heard of."""
 WITNESSES = 100
 """Number of dirty threads that a process remembers, to find out whether hot lost the backlog."""
+PAUSE, LONGEST_PAUSE = 3600.0, 86_400.0
+"""Default and maximum length of a pause of flushing, in seconds."""
+_PAUSE_AGE = 1.0
+"""Age in seconds up to which a report says whether flushing is paused."""
 SHARES = 1000
 """A process reports to hot before it has more than `max_backlog / SHARES` unreported records."""
 _RESULT = re.compile(rb"[0-9a-f]{32}(?: [0-9]{1,15}){4}")
@@ -109,6 +113,9 @@ class Stats:
     oldest_seconds: float = counter("tier.backlog.age", "s", "Age of the oldest such record.", "gauge", default=0.0)
     set_aside: int = counter(
         "tier.backlog.set_aside", "{record}", "Records that cold refused. They are retried.", "gauge"
+    )
+    paused_seconds: float = counter(
+        "tier.backlog.paused", "s", "Time for which flushing is still paused.", "gauge", default=0.0
     )
     seconds_since_scan: float | None = counter(
         "tier.backlog.scan_age", "s", "Time since the last scan for such records.", "gauge", default=None
@@ -214,6 +221,7 @@ class BacklogCount:
         self._scan, self._generation, self._total = b"", b"", 0
         self.suspected: tuple[bytes, int] | None = None
         """The generation that hot had before it may have lost data, and the number of records that cold lacked then."""
+        self._reported, self._paused_until = -math.inf, -math.inf
 
     def wrote(self, records: int) -> None:
         """Count records that this process wrote. A negative number takes back an earlier count."""
@@ -255,7 +263,7 @@ class BacklogCount:
             arguments = (written, flushed, scan, limit, KEPT_FOR, generation, total, uuid4().hex)
             reply = yield Call(scripts.REPORT_BACKLOG, (self._keyspace.unflushed,), arguments)
             with decoding("the size of the backlog"):
-                left, admitted, total, age = map(index, (*reply[:3], reply[5]))
+                left, admitted, total, age, pause = map(index, (*reply[:3], *reply[5:7]))
                 result, generation = (bytes(memoryview(part)) for part in reply[3:5])
             is_reported = True
         finally:
@@ -265,6 +273,8 @@ class BacklogCount:
                     self._written += written  # counted twice until the next scan if only the reply was lost
         with self._lock:
             self._compare(generation, total)
+            self._reported, self.counts.paused_seconds = time.monotonic(), pause / 1000
+            self._paused_until = self._reported + pause / 1000
             if _RESULT.fullmatch(result):
                 self.counts.learn(result.decode(), age / 1000)
             if (latest := result.partition(b" ")[0]) != self._scan:
@@ -279,6 +289,17 @@ class BacklogCount:
                 self.suspected = self.suspected or (self._generation, self.counts.backlog)
             self._generation, self._total = generation, 0
         self._total = max(self._total, total)
+
+    def set_pause(self, seconds: float) -> Operation[None]:
+        """Pause flushing, as `pause_flushing` does. This process knows it at once."""
+        yield from pause_flushing(self._keyspace, seconds)
+        self._reported = -math.inf
+
+    def pause(self) -> Operation[float]:
+        """Return the seconds for which flushing is still paused. Reports first if the last report is not recent."""
+        if time.monotonic() - self._reported > _PAUSE_AGE:
+            yield from self.report()
+        return max(0.0, self._paused_until - time.monotonic())
 
     def scan(self, *, renews_lease: bool = False) -> Operation[Scanned]:
         """Scan all keys for dirty threads, and correct the count in hot.
@@ -309,6 +330,11 @@ class BacklogCount:
         yield Call(scripts.PUBLISH_BACKLOG, (keyspace.unflushed,), (result, records, written_before, KEPT_FOR))
         self.counts.learn(result)
         return Scanned(threads, records, oldest, aside)
+
+
+def pause_flushing(keyspace: Keyspace, seconds: float) -> Operation[None]:
+    """Pause the flushers of all processes for some seconds. 0 ends a pause."""
+    yield Call(scripts.PAUSE_FLUSHING, (keyspace.unflushed,), (math.ceil(seconds * 1000), KEPT_FOR))
 
 
 class FlushQueue:
@@ -426,7 +452,7 @@ class FlushQueue:
                 raise BacklogFull(
                     f"{counts.backlog} records wait to be flushed to cold, and the backlog did not fall below "
                     f"max_backlog={limit} within {self._backlog_timeout:g} seconds (backlog_timeout). Nothing was "
-                    "written. Check that cold is up, that a flusher runs (flusher=True, or redis-saver flush), and "
+                    f"written. {'Flushing is paused: resume it. ' if counts.paused_seconds else ''}Check that cold is up, that a flusher runs (flusher=True, or redis-saver flush), and "
                     "stats().last_error"
                 )
             yield Sleep(_ASK_AGAIN)
@@ -447,5 +473,7 @@ def what_is_left(stats: Stats) -> str:
     return (
         f"{stats.backlog} records of {stats.dirty_threads} threads could not be brought to cold in time. They stay in "
         "Redis until the flusher of another process, or redis-saver flush, brings them to cold. The oldest is "
-        f"{stats.oldest_seconds:.0f} seconds old" + (f"; last error: {stats.last_error}" if stats.last_error else "")
+        f"{stats.oldest_seconds:.0f} seconds old"
+        + (f"; flushing is paused for another {stats.paused_seconds:.0f} seconds" if stats.paused_seconds else "")
+        + (f"; last error: {stats.last_error}" if stats.last_error else "")
     )

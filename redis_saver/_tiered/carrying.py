@@ -30,8 +30,9 @@ from redis_saver._serde.serializer import FastSerializer, SafeSerializer, Strict
 from redis_saver._storage.context import Context
 from redis_saver._storage.encryption import EncryptedOnly
 from redis_saver._storage.opaque import Opaque, OpaqueSerializer
-from redis_saver._tiered.guarding import BY_PARENTS, can_have_twin, decodes_only_by_serde, twin
+from redis_saver._tiered.guarding import decodes_only_by_serde
 from redis_saver._tiered.requests import ColdCall
+from redis_saver._tiered.twins import BY_PARENTS, can_have_twin, twin
 
 _KNOWN = (JsonPlusSerializer, SafeSerializer, FastSerializer, StrictSerializer, OpaqueSerializer)
 _KINDS = ("null", "bytes", "bytearray", "msgpack", "json", "pickle")
@@ -59,7 +60,7 @@ class Carrier:
             if isinstance(cold, Saver) and of_ours:
                 self._way, self.hot_serde = Way(with_context(cold, of_ours._replace(serde=packed)), packed), packed_hot
             elif self.has_twins:
-                self._way, self.hot_serde = Way(twin(cold, packed), packed), packed_hot
+                self._way, self.hot_serde = Way(twin(cold, serde=packed), packed), packed_hot
 
     @property
     def is_packed(self) -> bool:
@@ -75,7 +76,7 @@ class Carrier:
         checked = _CheckedSerializer(self._cold.serde, is_known=self._is_known)
         is_read = request.method in _READS
         uses_twin = self.has_twins and (is_read or self._is_known)
-        return Way(twin(self._cold, checked) if uses_twin else self._cold, checked, checked if is_read else None)
+        return Way(twin(self._cold, serde=checked) if uses_twin else self._cold, checked, checked if is_read else None)
 
     def as_stored(self, request: ColdCall) -> ColdCall:
         """Return a `put` in which values that Postgres would change as JSON become blobs.

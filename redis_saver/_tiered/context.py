@@ -148,6 +148,8 @@ class Tiers:
     """None: write-through."""
     carries: bool = False
     """True for an operation that carries what it reads."""
+    cold_timeout: float | None = None
+    """Seconds for which a reader waits for cold. None: no limit."""
 
     def __init__(
         self, hot: Saver[Any], cold: BaseCheckpointSaver[Any], carrier: Carrier, in_cold: InCold, verify: Verify

@@ -16,7 +16,7 @@ import inspect
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -28,15 +28,26 @@ from redis_saver._client import loops
 from redis_saver._common import forks, postgres
 from redis_saver._common.display import kind_of
 from redis_saver._engine.requests import Ask, Call, Request, Sleep, T
-from redis_saver._engine.runner import BlockingDriver, Driver
+from redis_saver._engine.runner import BlockingDriver, Driver, arun, run
 from redis_saver._engine.stats import Counting, Measured
 from redis_saver._tiered import postgres as statements
 from redis_saver._tiered.carrying import Carrier, Way
 from redis_saver._tiered.guarding import Guard
 from redis_saver._tiered.in_cold import InCold
-from redis_saver._tiered.requests import ColdCall, HotFailed, Parallel, SingleFlight, Tiered, TieredRequest, setup
+from redis_saver._tiered.requests import (
+    ColdCall,
+    HotFailed,
+    Parallel,
+    SingleFlight,
+    Tiered,
+    TieredRequest,
+    TimeLimited,
+    setup,
+)
 from redis_saver._tiered.sealing import SealedCold, refuse_sealed
-from redis_saver.errors import LoopEnded
+from redis_saver._tiered.timeouts import ColdTimeouts
+from redis_saver._tiered.twins import with_own_lock
+from redis_saver.errors import ColdTimeout, LoopEnded
 
 C = TypeVar("C")
 Hot = TypeVar("Hot", RedisSaver, AsyncRedisSaver)
@@ -53,23 +64,38 @@ class _Flights:
         self._lock, self._under_way = threading.Lock(), dict[tuple[Any, ...], Future[None]]()
 
     def join(self, key: tuple[Any, ...]) -> Future[None] | None:
-        """Return the future of a flight under way. None: the caller begins one, and calls `end` when it is done."""
+        """Return the future of a flight under way. None: the caller begins one (`flying`)."""
         with self._lock:
             if (under_way := self._under_way.get(key)) is None:
                 self._under_way[key] = Future()
             return under_way
 
-    def end(self, key: tuple[Any, ...]) -> None:
-        with self._lock:
-            flight = self._under_way.pop(key)
-        flight.set_result(None)
+    @contextlib.contextmanager
+    def flying(self, key: tuple[Any, ...]) -> Iterator[None]:
+        """Return the context of a flight. If cold does not answer it, nobody who joined it asks cold again."""
+        late: ColdTimeout | None = None
+        try:
+            yield
+        except ColdTimeout as error:
+            late = error
+            raise
+        finally:
+            with self._lock:
+                flight = self._under_way.pop(key)
+            flight.set_result(None) if late is None else flight.set_exception(ColdTimeout(*late.args))
 
 
 class TieredDriver(Driver[TieredRequest], Generic[Hot]):
     """A driver over two tiers."""
 
     def __init__(
-        self, hot: Hot, cold: BaseCheckpointSaver[Any], carrier: Carrier | None = None, *, bypasses: bool
+        self,
+        hot: Hot,
+        cold: BaseCheckpointSaver[Any],
+        carrier: Carrier | None = None,
+        *,
+        bypasses: bool,
+        cold_timeout: float | None = None,
     ) -> None:
         """Make a driver.
 
@@ -78,13 +104,14 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
             cold: The cold saver.
             carrier: How values are carried between them. None for stores.
             bypasses: True: operations get `HotFailed` instead of hot's own error.
+            cold_timeout: Limit of reads of cold in seconds. None: no limit.
         """
         self.hot: Hot = hot
         self.cold: BaseCheckpointSaver[Any] = cold
         self._carrier, self._bypasses = carrier, bypasses
         self._guard = self._guard_of(cold)
         self._failures = hot._driver.failures  # noqa: SLF001 - it is of ours
-        self._flights = _Flights()
+        self._flights, self._timeouts = _Flights(), ColdTimeouts(cold, cold_timeout)
         self.in_cold: InCold = InCold()
         """This process's memory of encrypted checkpoints in cold."""
         self._generation = forks.generation
@@ -167,9 +194,11 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
 
     def request(self, request: TieredRequest) -> Any:
         if isinstance(request, ColdCall):
-            return self._ask_cold(request)
+            return self._ask_cold(request, is_limited=request.is_read)
         if isinstance(request, SingleFlight):
             return self._once(request)
+        if isinstance(request, TimeLimited):
+            return self._timeouts.run(request.what, lambda: self.run(request.make()))
         if isinstance(request, Parallel):
             return self._run_all(request, self.run)
         if isinstance(request, Sleep):
@@ -181,15 +210,25 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
                 raise HotFailed from error
             raise
 
-    def _ask_cold(self, request: ColdCall) -> Any:
+    def _ask_cold(self, request: ColdCall, *, is_limited: bool) -> Any:
+        """Call cold. With `is_limited` only for `cold_timeout`."""
         self.hot._driver.check_open()  # noqa: SLF001 - without hot, cold's answers may be old
         way = self._way(request)
         if (operation := self._sealed(request, way)) is not None:
-            return way.marked(self.run(operation))
+            return way.marked(run(operation, self.request if is_limited else self._wait_for))
+        if is_limited:
+            return self._timeouts.run(request.method, lambda: self._call_cold(request, way))
+        return self._call_cold(request, way)
+
+    def _wait_for(self, request: TieredRequest) -> Any:
+        return self._ask_cold(request, is_limited=False) if isinstance(request, ColdCall) else self.request(request)
+
+    def _call_cold(self, request: ColdCall, way: Way) -> Any:
         cold, request = self._cold_for(way), self._as_stored(request)
         forks.check()
         if self._generation != forks.generation and postgres.is_renewable(cold):
             cold = renewed(cold)
+        cold = with_own_lock(cold)
         if request.method in statements.METHODS and (ours := statements.method_of(cold, request.method)):
             return ours(*request.arguments, **request.options)
         with self._reading(request):
@@ -201,10 +240,8 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
     def _once(self, request: SingleFlight) -> Any:
         if (under_way := self._flights.join(request.key)) is not None:
             return under_way.result()
-        try:
+        with self._flights.flying(request.key):
             return self.run(request.make())
-        finally:
-            self._flights.end(request.key)
 
 
 class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
@@ -264,9 +301,11 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
 
     async def _answer(self, request: TieredRequest) -> Any:
         if isinstance(request, ColdCall):
-            return await self._ask_cold(request)
+            return await self._ask_cold(request, is_limited=request.is_read)
         if isinstance(request, SingleFlight):
             return await self._once(request)
+        if isinstance(request, TimeLimited):
+            return await self._timeouts.arun(request.what, lambda: self.arun(request.make()), cancels=False)
         if isinstance(request, Parallel):
             here = asyncio.get_running_loop()
             return await asyncio.to_thread(
@@ -284,14 +323,26 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
                 raise HotFailed from error
             raise
 
-    async def _ask_cold(self, request: ColdCall) -> Any:
+    async def _ask_cold(self, request: ColdCall, *, is_limited: bool) -> Any:
+        """Call cold. With `is_limited` only for `cold_timeout`."""
         self.hot._driver.check_open()  # noqa: SLF001 - without hot, cold's answers may be old
         way = self._way(request)
         if (operation := self._sealed(request, way)) is not None:
-            return way.marked(await self.arun(operation))
+            return way.marked(await arun(operation, self.arequest if is_limited else self._wait_for))
+        if is_limited:
+            return await self._timeouts.arun(request.method, lambda: self._call_cold(request, way))
+        return await self._call_cold(request, way)
+
+    async def _wait_for(self, request: TieredRequest) -> Any:
+        if isinstance(request, ColdCall):
+            return await self._ask_cold(request, is_limited=False)
+        return await self.arequest(request)
+
+    async def _call_cold(self, request: ColdCall, way: Way) -> Any:
         cold, request = self._cold_for(way), self._as_stored(request)
         if not self._is_loop_of_cold(asyncio.get_running_loop()) and postgres.is_renewable(cold):
             cold = await arenewed(cold)
+        cold = with_own_lock(cold)
         if request.method in statements.METHODS and (ours := statements.amethod_of(cold, request.method)):
             return await ours(*request.arguments, **request.options)
         if request.method == "setup" and not hasattr(cold, "asetup"):
@@ -306,10 +357,8 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         key = (asyncio.get_running_loop(), *request.key)
         if (under_way := self._flights.join(key)) is not None:
             return await asyncio.shield(asyncio.wrap_future(under_way))
-        try:
+        with self._flights.flying(key):
             return await self.arun(request.make())
-        finally:
-            self._flights.end(key)
 
 
 class HotAndCold:

@@ -104,6 +104,14 @@ def _flush_step(tiers: Tiers, queue: FlushQueue) -> Tiered[bool]:
     """Flush some records of a due thread. Returns False if no thread is due."""
     if (thread := queue.due()) is None:
         return False
+    is_paused = True
+    try:
+        is_paused = (yield from tiers.backlog.pause()) > 0
+    finally:
+        if is_paused:  # or hot does not answer
+            queue.note(thread)
+    if is_paused:
+        return False
     yield from flush_some(tiers, thread)
     return True
 
@@ -127,13 +135,16 @@ def flush_some(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: flo
 
 
 def drain(tiers: Tiers, workers: int, timeout: float | None) -> Tiered[int]:
-    """Flush all threads until nothing is left or the time is up. Returns the number of records that are left."""
+    """Flush all threads until nothing is left or the time is up. Returns the number of records that are left.
+
+    Flushes nothing while flushing is paused.
+    """
     deadline, pause = math.inf if timeout is None else time.monotonic() + timeout, _MIN_PAUSE
 
     def left() -> float:
         return max(0.0, deadline - time.monotonic())
 
-    while (scanned := (yield from _scan(tiers, left))).records and left():
+    while (scanned := (yield from _scan(tiers, left))).records and left() and not (yield from tiers.backlog.pause()):
         waiting = iter(scanned.threads)
 
         def take() -> Tiered[int] | None:

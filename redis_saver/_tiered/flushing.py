@@ -17,6 +17,8 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
 from operator import index
 from typing import Any, NamedTuple
 
@@ -24,7 +26,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 
 from redis_saver._checkpoint import delta, listing, reading
 from redis_saver._checkpoint.guards import GuardedScript
-from redis_saver._common import config, names
+from redis_saver._common import config, names, times
 from redis_saver._common.display import error_text, shown
 from redis_saver._common.limits import Allowance
 from redis_saver._common.logs import ThrottledLog
@@ -36,8 +38,8 @@ from redis_saver._storage.context import Context
 from redis_saver._storage.keys import with_key
 from redis_saver._tiered import context, scripts
 from redis_saver._tiered.context import Tiers, calls_for, release, task_paths_in_hot, to_put, versions_of_values
-from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, attempt
-from redis_saver.errors import DecodeError, RedisSaverError, ThreadBusy, decoding
+from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, TimeLimited, attempt
+from redis_saver.errors import DecodeError, FlushPaused, RedisSaverError, ThreadBusy, decoding
 
 _LOG = ThrottledLog("redis_saver.tiered")
 RECORDS_PER_CLAIM = 50
@@ -74,54 +76,90 @@ def put_tombstone(tiers: Tiers, thread: str, writer: bytes) -> Tiered[bool]:
     return bool((yield GuardedScript(scripts.PUT_TOMBSTONE, keys.writing, writer).call()))
 
 
-def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
+def flush_now(tiers: Tiers, thread: str, *, reads: bool = False) -> Tiered[None]:
     """Flush all of a thread. Continues while each claim leaves fewer records than any claim before.
+
+    Args:
+        tiers: The saver.
+        thread: The thread.
+        reads: True for a reader, which waits for other flushers only for `cold_timeout`.
 
     Raises:
         Exception: Cold's own error.
         ThreadBusy: Others kept flushing or writing the thread.
+        ColdTimeout: Cold does not answer.
+        FlushPaused: Flushing is paused.
     """
-    flushed = yield from _flush_while(tiers, thread, lambda flushed: not flushed.failed)
-    if flushed is None:
-        raise busy(thread)
+    if left := (yield from tiers.backlog.pause()):
+        raise FlushPaused(
+            f"cold lacks records of thread {shown(thread)} that this call needs there, and flushing is paused for "
+            f"another {times.shown(timedelta(seconds=math.ceil(left)))}. Nothing was changed. Wait, or end the pause: "
+            "resume_flushing(), or redis-saver flush --resume"
+        )
+    seconds = patience(tiers if reads else None)
+    flushed = yield from _flush_while(tiers, thread, lambda flushed: not flushed.failed, seconds)
+    if flushed is None or (flushed.left and not flushed.failed):
+        raise busy(thread, seconds)
     if flushed.failed:
         raise flushed.failed[0]
 
 
 def flush_what_goes(tiers: Tiers, thread: str) -> Tiered[bool]:
-    """Flush the records that cold accepts. Returns True if cold has the whole thread now.
+    """Flush the records that cold accepts, for a reader. Returns True if cold has the whole thread now.
 
-    Records that cold refuses stay in hot. So do all records if others keep flushing or writing the thread.
+    Records that cold refuses stay in hot. So do all records if others keep flushing or writing the thread, and while
+    flushing is paused.
+
+    Raises:
+        ThreadBusy: Others had the thread for `cold_timeout`, so cold may hang.
+        ColdTimeout: Cold does not answer.
     """
-    flushed = yield from _flush_while(tiers, thread, lambda flushed: flushed.brought + flushed.coalesced > 0)
+    if (yield from tiers.backlog.pause()):
+        return False
+    seconds = patience(tiers)
+    flushed = yield from _flush_while(tiers, thread, lambda flushed: flushed.brought + flushed.coalesced > 0, seconds)
+    if flushed is None and seconds < patience():
+        raise busy(thread, seconds)
     return flushed is not None and not flushed.left
 
 
-def _flush_while(tiers: Tiers, thread: str, goes_on: Callable[[Flushed], bool]) -> Tiered[Flushed | None]:
-    """Flush until nothing is left or `goes_on` rejects the last claim's result. Returns None if others kept it busy."""
-    deadline, fewest = until_busy(), math.inf
+def _flush_while(
+    tiers: Tiers, thread: str, goes_on: Callable[[Flushed], bool], seconds: float
+) -> Tiered[Flushed | None]:
+    """Flush until nothing is left, `goes_on` rejects a claim's result, or others kept the thread busy for `seconds`.
+
+    Returns the result of the last claim, or None if others had the thread.
+    """
+    deadline, fewest = time.monotonic() + seconds, math.inf
+    claim = partial(flush, tiers, thread, at_once=True, seconds=patience(tiers) / 2)
     while True:
-        flushed = yield from flush(tiers, thread, at_once=True)
+        flushed: Flushed | None = yield TimeLimited("a flush", claim)
         if flushed and (not flushed.left or not goes_on(flushed)):
             return flushed
         if flushed and flushed.left < fewest:
-            deadline, fewest = until_busy(), flushed.left
+            deadline, fewest = time.monotonic() + seconds, flushed.left
         elif time.monotonic() >= deadline:
-            return None
+            return flushed
         if flushed is None:
             yield Sleep(0.02)
 
 
+def patience(reader: Tiers | None = None) -> float:
+    """Return the seconds for which a waiter lets others flush: two claim lengths, or `cold_timeout` if it reads."""
+    limit = reader.cold_timeout if reader else None
+    return min(2 * FLUSH_LEASE / 1000, math.inf if limit is None else limit)
+
+
 def until_busy() -> float:
     """Return the deadline after which a waiter raises `busy`: two claim lengths from now."""
-    return time.monotonic() + 2 * FLUSH_LEASE / 1000
+    return time.monotonic() + patience()
 
 
-def busy(thread: str) -> ThreadBusy:
-    """Return the error for a thread that others kept flushing or writing for the length of two claims."""
+def busy(thread: str, seconds: float | None = None) -> ThreadBusy:
+    """Return the error for a thread that others kept flushing or writing, by default for two claim lengths."""
     return ThreadBusy(
         f"other processes have been flushing thread {shown(thread)} to cold, or writing it there, for "
-        f"{2 * FLUSH_LEASE / 1000:g} seconds; try again"
+        f"{patience() if seconds is None else seconds:g} seconds; try again"
     )
 
 
@@ -377,7 +415,7 @@ class _Claim:
 
     def _ask_cold(self, call: ColdCall) -> Tiered[Exception | None]:
         self.is_asking_cold = True
-        _, error = yield from attempt(call._replace(is_packed=True))
+        _, error = yield from attempt(call._replace(is_packed=True, waits=True))
         self.is_asking_cold = False
         return error
 

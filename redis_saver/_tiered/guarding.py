@@ -14,24 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_saver._checkpoint.saver import Saver, context_of
 from redis_saver._common import config as configs, postgres
 from redis_saver._common.display import kind_of
 from redis_saver._storage.envelopes import EnvelopeSerializer
 from redis_saver._tiered.requests import ColdCall
+from redis_saver._tiered.twins import twin
 from redis_saver.errors import DecodeError, decoding
 
 _OF_LANGGRAPH = ("langgraph.checkpoint.memory.", "langgraph.checkpoint.postgres.", "langgraph.checkpoint.sqlite.")
 _SAYS_SO = "decodes_only_by_serde"
 """Attribute of a class whose savers store and read each value, each write and all metadata by `serde` or as JSON."""
-BY_PARENTS = "get_history_by_parents"
-"""A method of twins: the `get_delta_channel_history` that follows parents, whatever their ids are."""
 _READS = "get_tuple", "list"
 _OF_DAMAGE = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, UnicodeDecodeError),
@@ -64,7 +61,7 @@ class Guard:
                 "SQLite and memory do, and their subclasses. A RedisSaver needs an encryption= of its own. If "
                 f"yours stores all values by its serde, set {_SAYS_SO} = True in its class"
             )
-        self.cold = twin(cold, self.serde)
+        self.cold = twin(cold, serde=self.serde)
 
     @contextmanager
     def reading(self, request: ColdCall) -> Iterator[None]:
@@ -105,31 +102,3 @@ def decodes_only_by_serde(cold: BaseCheckpointSaver[Any]) -> bool:
     """True if a saver's class says so, or is LangGraph's or a subclass of it that does not deny it."""
     known = any(f"{base.__module__}.".startswith(_OF_LANGGRAPH) for base in type(cold).__mro__)
     return getattr(cold, _SAYS_SO, known) is True
-
-
-def twin(cold: BaseCheckpointSaver[Any], serde: SerializerProtocol) -> BaseCheckpointSaver[Any]:
-    """Return a saver that differs only in its serializer, and shares all else. Ask `can_have_twin` first."""
-    kind: Any = type(cold)
-    made: Any = object.__new__(_twin_class(kind))
-    made.__dict__ = cold.__dict__
-    made._serde_of_twin = serde  # noqa: SLF001 - it is of ours
-    return made  # type: ignore[no-any-return]
-
-
-def can_have_twin(cold: BaseCheckpointSaver[Any]) -> bool:
-    """True if all attributes of a saver are in its `__dict__`."""
-    return not any(vars(base).get("__slots__") for base in type(cold).__mro__)
-
-
-@cache
-def _twin_class(kind: Any) -> Any:
-    """Return a subclass whose `serde` is an attribute of its own, wherever its other attributes are."""
-    about = {
-        "__module__": kind.__module__,
-        "__qualname__": kind.__qualname__,
-        "__slots__": ("_serde_of_twin",),
-        "serde": property(lambda twin: twin._serde_of_twin),  # noqa: SLF001
-        BY_PARENTS: BaseCheckpointSaver.get_delta_channel_history,
-        f"a{BY_PARENTS}": BaseCheckpointSaver.aget_delta_channel_history,
-    }
-    return type(kind)(kind.__name__, (kind,), about)

@@ -23,7 +23,7 @@ from redis_saver._tiered import context, flushing, scripts
 from redis_saver._tiered.context import Fill, Tiers, release
 from redis_saver._tiered.flushing import DELETIONS_KEPT, busy, flush_now
 from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, newest_in_cold
-from redis_saver.errors import RedisSaverError, ThreadDamaged, decoding
+from redis_saver.errors import FlushPaused, RedisSaverError, ThreadDamaged, decoding
 
 ALL, NOWHERE = b"*" * 16, b"?"
 """Record of an intent on a whole thread, and a field that never exists."""
@@ -219,6 +219,8 @@ def enroll(tiers: Tiers, thread: str | None) -> Tiered[None]:
                     yield from skipping.each(name, _flush_enrolled(tiers, name))
     except HotFailed:
         tiers.counts.bypasses += 1
+    except FlushPaused:  # the threads are dirty now, and flushed after the pause
+        pass
 
 
 def _flush_enrolled(tiers: Tiers, thread: str) -> Tiered[None]:

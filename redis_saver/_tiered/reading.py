@@ -29,10 +29,10 @@ from redis_saver._tiered import context, requests, scripts
 from redis_saver._tiered.carrying import is_lossy
 from redis_saver._tiered.context import HOT_CANNOT_HAVE, WHOLE, Fill, Tiers, for_cold, newest_of, writes_of
 from redis_saver._tiered.flushing import busy, flush_now, until_busy
-from redis_saver._tiered.guarding import BY_PARENTS
 from redis_saver._tiered.intents import change, enroll, repair
 from redis_saver._tiered.listing import dirty
 from redis_saver._tiered.requests import ColdCall, HotFailed, SingleFlight, Tiered, attempt, best_effort
+from redis_saver._tiered.twins import BY_PARENTS
 from redis_saver.errors import PlainValueRefused, ThreadDamaged
 
 _LOG = ThrottledLog("redis_saver.tiered")
@@ -115,7 +115,7 @@ def _fetch(tiers: Tiers, address: Address, config: RunnableConfig) -> Tiered[tup
         while (leased := (yield lease)) == FillLeaseReply.BEHIND:
             if time.monotonic() >= deadline:
                 raise busy(thread)
-            yield from flush_now(tiers, thread)
+            yield from flush_now(tiers, thread, reads=True)
         if leased == FillLeaseReply.HERE:
             return None
     except HotFailed:
@@ -239,7 +239,7 @@ def get_delta_channel_history(tiers: Tiers, config: RunnableConfig, channels: Se
     yield from enroll(tiers, thread)
     try:
         if (yield from dirty(tiers, thread)):
-            yield from flush_now(tiers, thread)
+            yield from flush_now(tiers, thread, reads=True)
             basis = None  # cold may still lack records that it refused
     except HotFailed:  # the next request to hot counts it
         basis = None

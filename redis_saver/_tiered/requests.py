@@ -10,6 +10,15 @@ from redis_saver._engine.runner import Pump
 from redis_saver._engine.stats import WAITS as WAITS_FOR_REDIS
 from redis_saver.errors import RedisSaverError
 
+_READS = frozenset(
+    (
+        *("get_tuple", "list", "get_delta_channel_history", "describe_threads", "thread_names", "task_paths"),
+        *("threads_with_delta_channels", "check_unneeded", "checkpoints_of_run", "count_thread", "sealed_rows"),
+        *("get_history_by_parents", "has_late_parent", "opened"),
+    )
+)
+"""Methods of cold that write nothing."""
+
 
 class ColdCall(NamedTuple):
     """A call of a method of the cold saver, named without the `a`. Reply: its result. For `list`, a list."""
@@ -23,6 +32,13 @@ class ColdCall(NamedTuple):
     """True: the call has envelopes, or no values, and its reply is not opened (`sealing.py`)."""
     around: Callable[[Tiered[Any]], Tiered[Any]] | None = None
     """Runs the operation that seals or opens the values, and notes its requests (`stats.py`)."""
+    waits: bool = False
+    """True: a call of a flusher, which waits for cold without a limit."""
+
+    @property
+    def is_read(self) -> bool:
+        """True for a read of cold by a caller, which has a time limit. Flushers wait."""
+        return self.method in _READS and not self.waits
 
     def with_options(self, **more: Any) -> ColdCall:
         """Return the call with more options."""
@@ -46,7 +62,17 @@ class Parallel(NamedTuple):
     """Time (`time.monotonic`) until which the caller waits for the workers."""
 
 
-TieredRequest: TypeAlias = "Request | ColdCall | SingleFlight | Parallel"
+class TimeLimited(NamedTuple):
+    """Work that the caller does not wait for beyond `cold_timeout`. Reply: its result.
+
+    After that the work goes on, and the caller gets a `ColdTimeout`.
+    """
+
+    what: str
+    make: Callable[[], Tiered[Any]]
+
+
+TieredRequest: TypeAlias = "Request | ColdCall | SingleFlight | Parallel | TimeLimited"
 Tiered: TypeAlias = Generator[TieredRequest, Any, T]
 TieredStream: TypeAlias = Generator["TieredRequest | Page[T]", Any, None]
 

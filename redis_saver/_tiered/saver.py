@@ -30,7 +30,7 @@ from redis_saver._storage.context import Context
 from redis_saver._storage.envelopes import EnvelopeSerializer
 from redis_saver._storage.rewrapping import Rotates
 from redis_saver._tiered import listing, reading, sealing, thread_info, threads, writing
-from redis_saver._tiered.backlog import ColdHistory, FlushQueue, Stats, what_is_left
+from redis_saver._tiered.backlog import LONGEST_PAUSE, PAUSE, ColdHistory, FlushQueue, Stats, what_is_left
 from redis_saver._tiered.carrying import Carrier
 from redis_saver._tiered.context import Mode, OnHotError, Tiers, Verify
 from redis_saver._tiered.drivers import AsyncTieredDriver, HotAndCold, SyncTieredDriver, TieredDriver
@@ -73,6 +73,7 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         cold_history: ColdHistory = "all",
         max_backlog: int = 100_000,
         backlog_timeout: float = 5.0,
+        cold_timeout: float | None = 10.0,
     ) -> None:
         """Combine two savers. It closes neither of them.
 
@@ -101,6 +102,8 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
                 cold, over all processes. Each process may exceed it by 0.1 %.
             backlog_timeout: Seconds for which a write waits while the backlog is full. Then it raises `BacklogFull`,
                 and nothing was written.
+            cold_timeout: Seconds for which a read waits for cold, or for a flush, before it raises `ColdTimeout`. Writes
+                and flushers wait until cold answers. None: reads wait, too.
 
         Raises:
             TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
@@ -119,6 +122,8 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         configs.number("max_backlog", max_backlog, 1, whole=True)
         configs.number("flush_interval", flush_interval, 0.001)
         configs.number("backlog_timeout", backlog_timeout, 0)
+        if cold_timeout is not None:
+            configs.number("cold_timeout", cold_timeout, 0.001)
         super().__init__(serde=hot.serde)
         self._counting = Counting(with_own_errors if on_hot_error == "bypass" else None, WAITS)
         self._refuses_forks = context_of(hot).refuses_forks
@@ -129,8 +134,10 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         self.cold: BaseCheckpointSaver[Any] = cold
         """The cold saver."""
         carrier = Carrier(context_of(hot), cold)
-        self._driver = driver = self._driver_class(hot, cold, carrier, bypasses=on_hot_error == "bypass")
+        settings: Any = {"bypasses": on_hot_error == "bypass", "cold_timeout": cold_timeout}
+        self._driver = driver = self._driver_class(hot, cold, carrier, **settings)
         self._context: Tiers = Tiers(hot, cold, carrier, driver.in_cold, verify)
+        self._context.cold_timeout = cold_timeout
         self._flushes = flusher and mode == "write-behind"
         if mode == "write-behind":
             self._context.flush_queue = FlushQueue(
@@ -238,10 +245,40 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
             timeout: Limit in seconds. None: no limit, even while cold is down.
 
         Returns:
-            The number of records that are left. It is 0 unless the time was up.
+            The number of records that are left. It is 0 unless the time was up, or flushing is paused.
         """
         with self._lifetime:
             return await self._driver.arun(self._drain(timeout))
+
+    def pause_flushing(self, seconds: float = PAUSE) -> None:
+        """Pause the flushers of all processes, such as while Postgres is under maintenance. Cost: one round trip.
+
+        Flushers begin no further flush, from at most one second on. Turns go on, and the backlog grows up to
+        `max_backlog`. A call that needs a flush raises `FlushPaused`, or answers from hot. `flush` and `close` flush
+        nothing. The pause is in hot, and ends by itself.
+
+        Args:
+            seconds: Length of the pause from now, up to a day. It replaces the one of a pause under way.
+        """
+        self._run(self._pause(seconds), "pause_flushing")
+
+    async def apause_flushing(self, seconds: float = PAUSE) -> None:
+        """`pause_flushing` for asyncio."""
+        await self._arun(self._pause(seconds), "pause_flushing")
+
+    def resume_flushing(self) -> None:
+        """End a pause of flushing. Flushers go on within a second or their `flush_interval`."""
+        self._run(self._context.backlog.set_pause(0), "resume_flushing")
+
+    async def aresume_flushing(self) -> None:
+        """`resume_flushing` for asyncio."""
+        await self._arun(self._context.backlog.set_pause(0), "resume_flushing")
+
+    def _pause(self, seconds: float) -> Operation[None]:
+        configs.number("seconds", seconds, 0.001)
+        if seconds > LONGEST_PAUSE:
+            raise ValueError(f"seconds={seconds}: a pause may last up to {LONGEST_PAUSE:.0f} seconds")
+        return self._context.backlog.set_pause(seconds)
 
     def stats(self) -> Stats:
         """Return a copy of this process's counts so far."""

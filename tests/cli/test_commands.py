@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import operator
 import os
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+import psycopg
 import pytest
 import redis
 from tests.support.acl import acl_rule
@@ -29,7 +31,7 @@ from typer.main import get_command
 
 from redis_saver import RedisSaver, TieredSaver
 from redis_saver._checkpoint.threads import ANY
-from redis_saver._cli import screen
+from redis_saver._cli import screen, servers
 from redis_saver._inspector import health
 from redis_saver._tiered.thread_info import Damaged, threads_of
 from redis_saver._cli.app import app
@@ -518,6 +520,32 @@ def test_commands_show_and_delete_threads_of_both_tiers(place: Place, database: 
         assert list(cold.list(config("a"))) == [] == list(place.saver.threads())
         place.run("threads", "--postgres", "postgresql://u:secret@127.0.0.1:1/x", code=2)
         assert "127.0.0.1" in place.err and "secret" not in place.err
+
+
+def test_commands_show_what_redis_has_while_postgres_hangs(
+    place: Place, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = functools.partial(servers.TieredSaver, cold_timeout=0.5)
+    monkeypatch.setattr(servers, "TieredSaver", short)
+    place.put("a", 1, n=1)
+    place.put("a", 2, 1, n=2)
+    with PostgresSaver.from_conn_string(database) as cold:
+        made, tiers = checkpoint({"n": 1}, checkpoint_id="001"), TieredSaver(place.saver, cold)
+        tiers.put(config("c"), made, {"source": "input", "step": -1}, made["channel_versions"])
+        tiers.get_tuple(config("c"))  # fills hot
+    words = ("--postgres", database)
+    with psycopg.connect(database) as connection:
+        connection.execute("LOCK TABLE checkpoints IN ACCESS EXCLUSIVE MODE")
+        rows = place.run("threads", "--sort", "name", *words, code=1).splitlines()
+        assert [row.split()[0] for row in rows[1:]] == ["a", "c"]
+        missing = "This shows only the data in Redis: what only Postgres has is missing\n"
+        assert "cold_timeout" in place.err and missing in place.err
+        assert "n  int  2\n" in place.run("show", "a", *words, code=1) and missing in place.err
+        assert "changed" in place.run("diff", "a", "001", *words, code=1) and missing in place.err
+        assert place.run("show", "b", *words, code=2) == "" and "does not answer" in place.err
+        assert place.run("check", "--all", *words, code=1) == "2 threads: 2 sound, 0 not\n"
+        assert "nothing is compared with Postgres" in place.err
+    assert [one["thread_id"] for one in place.json("threads", "a", *words)] == ["a"]
 
 
 # -- doctor and stats

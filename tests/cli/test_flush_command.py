@@ -258,6 +258,25 @@ async def test_a_signal_stops_the_flusher_after_the_last_record(place: Place) ->
         assert len(place.thread(f"last-{number}")) == 3
 
 
+async def test_a_pause_stops_the_flusher_until_it_is_resumed(place: Place, capsys: Any) -> None:
+    of_redis = ["--redis", place.redis, "--prefix", place.keys]
+    assert main(["flush", "--pause", "--for", "30m", *of_redis]) == 0, "Postgres may be away"
+    assert f"flush: paused for 30m, in all processes with prefix '{place.keys}'" in capsys.readouterr().out
+    await written(place.uniform)
+    assert main(["flush", "--once", *place.options()]) == 1, "it does not wait for the end of the pause"
+    said = capsys.readouterr()
+    assert re.search(r"6 records are left in Redis.*; flushing is paused for another \d+ s: --resume", said.err)
+    assert main(["doctor", *of_redis]) in (0, 1)
+    assert "flushing is paused for another" in " ".join(capsys.readouterr().out.split())
+    with running(*place.options()) as flusher:
+        flusher.said("backlog 6 records of 1 threads, .*, paused")
+        assert place.left() == 6 and not place.thread()
+        assert main(["flush", "--resume", *of_redis]) == 0
+        assert "flush: goes on" in capsys.readouterr().out
+        until(lambda: not place.left())
+        assert flusher.stop() == 0 and len(place.thread()) == 3
+
+
 async def test_two_flushers_share_the_work(place: Place) -> None:
     """Each record is flushed once."""
     with running(*place.options("--interval", "0.1")) as one, running(*place.options("--interval", "0.1")) as other:
@@ -455,11 +474,14 @@ def test_a_wrong_password_is_refused(place: Place, capsys: Any) -> None:
         ["--timeout", "10x"],
         ["--interval", "0s"],
         ["--cold-history", "some"],
+        ["--pause", "--for", "25h"],
+        ["--pause", "--resume"],
+        ["--for", "1h"],
     ],
 )
 def test_invalid_options_are_refused(option: list[str], capsys: Any) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["flush", *option])
+        main(["flush", "--redis", "redis://127.0.0.1:1", *option])
     assert ended.value.code == 2
     capsys.readouterr()
 

@@ -56,6 +56,8 @@ ARGUMENTS: dict[str, Any] = {
     "delete_thread": ("t",),
     "delete_for_runs": (["run"],),
     "copy_thread": ("t", "u"),
+    "pause_flushing": (),
+    "resume_flushing": (),
     "prune": (["t"],),
     "own": ("t",),
     "threads": (),

@@ -70,6 +70,10 @@ async def test_every_method_of_a_saver_counts_under_its_name(flavour: str, tiers
         "channel_history": lambda: drained(kind, "channel_history", "a", "n"),
         "latest_values": lambda: drained(kind, "latest_values", "n", thread_prefix=""),
     }
+    pauses: dict[str, Callable[[], Any]] = {
+        "pause_flushing": lambda: uniform.pause_flushing(60),
+        "resume_flushing": lambda: uniform.resume_flushing(),
+    }
     called: dict[str, Callable[[], Any]] = {
         "get_tuple": lambda: uniform.get_tuple(first),
         "list": lambda: uniform.list(config("a")),
@@ -82,7 +86,7 @@ async def test_every_method_of_a_saver_counts_under_its_name(flavour: str, tiers
         "unpin": lambda: uniform.unpin("a"),
         "check": lambda: uniform.check("a"),
         "diff": lambda: uniform.diff("a", first["configurable"]["checkpoint_id"]),
-        **({} if tiers else queries),
+        **(pauses if tiers else queries),
         "key_status": uniform.key_status,
         "rotate_keys": uniform.rotate_keys,
         "copy_thread": lambda: uniform.copy_thread("a", "b"),

@@ -737,3 +737,43 @@ def entry(ns: str, name: str, parent: str | None, parents: dict[str, str] | None
     return Entry(
         ns, name, parent, None, {"step": 1, "source": "loop", "parents": parents or {}}, {}, {}, frozenset(), ()
     )
+
+
+class HangingSaver(InMemorySaver):
+    """A cold saver that hangs while `lets_go` is not set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lets_go, self.reads = threading.Event(), 0
+
+    def get_tuple(self, config: Any) -> Any:
+        self.reads += 1
+        self.lets_go.wait()
+        return super().get_tuple(config)
+
+    def list(self, *arguments: Any, **options: Any) -> Any:
+        self.reads += 1
+        self.lets_go.wait()
+        return super().list(*arguments, **options)
+
+
+async def test_pages_do_not_wait_for_a_hanging_cold_tier(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "The cold tier fails, so this page shows only the data in Redis"
+    hot, cold = fakeredis.FakeRedis(version=(7,)), HangingSaver()
+    cold.lets_go.set()
+    tiers = TieredSaver(RedisSaver(hot), cold, cold_timeout=0.6)
+    make_both_and_cold(tiers, hot)
+    cold.lets_go.clear()
+    async with browser(tiers) as client:
+        read = page("checkpoint", thread="both")
+        cold.reads = 0
+        answers = await asyncio.gather(*[client.get(read) for _ in range(app.VALUES_AT_ONCE + 3)])
+        assert all(said in answer.text and "cold_timeout" in answer.text for answer in answers)
+        assert 1 <= cold.reads <= app.VALUES_AT_ONCE, "pages that waited for their turn ask cold again"
+        for url in ("/", "/server", page("thread", id="both")):
+            assert said in (await client.get(url)).text
+        answer = await client.get(page("thread", id="cold"))
+        assert answer.status_code == 503 and "does not answer" in answer.text
+        cold.lets_go.set()
+        monkeypatch.setattr(app, "ASK_AGAIN", 0.0)
+        assert said not in (await client.get("/")).text

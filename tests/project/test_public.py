@@ -45,13 +45,14 @@ THREADS = {
 """Methods with an async twin, as `check` has."""
 KEYS = {"key_status", "akey_status", "rotate_keys", "arotate_keys"}
 OF_SAVERS = THREADS | {f"a{name}" for name in THREADS} | {"check", "acheck", "aget_iter", "own"}
+PAUSES = {"pause_flushing", "apause_flushing", "resume_flushing", "aresume_flushing"}
 QUERIES = {"writes", "awrites", "channel_history", "achannel_history", "latest_values", "alatest_values"}
 KEYS = {"key_status", "akey_status", "rotate_keys", "arotate_keys"}
 OWN = {
     RedisSaver: {"from_conn_string", "setup", "asetup", "stats"} | QUERIES | KEYS,
     AsyncRedisSaver: {"from_conn_string", "setup", "asetup", "stats"} | QUERIES | KEYS,
-    TieredSaver: {"setup", "asetup", "stats", "flush", "aflush", "close"} | KEYS,
-    AsyncTieredSaver: {"setup", "asetup", "stats", "aflush", "aclose"} | KEYS,
+    TieredSaver: {"setup", "asetup", "stats", "flush", "aflush", "close"} | KEYS | PAUSES,
+    AsyncTieredSaver: {"setup", "asetup", "stats", "aflush", "aclose"} | KEYS | PAUSES,
 }
 VALUES = {  # docs/metrics.md lists the fields of `RedisStats` and the like
     "Limits": {"name_bytes", "value_bytes"},

@@ -113,7 +113,7 @@ def test_instruments_have_kinds_and_units(meters: Meters) -> None:
         kind = {None: "gauge", True: "counter", False: "up_down_counter"}[getattr(metric.data, "is_monotonic", None)]
         assert kind == one.kind
     assert {one.name for one in INSTRUMENTS if one.kind == "gauge"} == {
-        f"redis_saver.tier.backlog.{what}" for what in ("threads", "records", "age", "scan_age", "set_aside")
+        f"redis_saver.tier.backlog.{what}" for what in ("threads", "records", "age", "scan_age", "set_aside", "paused")
     }
 
 

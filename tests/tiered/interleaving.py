@@ -27,7 +27,7 @@ from redis_saver._common.names import Keyspace
 import tiered_operations as operations
 from redis_saver._tiered import context
 from redis_saver._tiered import flushing
-from redis_saver._tiered.requests import ColdCall, SingleFlight
+from redis_saver._tiered.requests import ColdCall, SingleFlight, TimeLimited
 
 TAKES, SETTLES, KILLED = f"hot {scripts.CLAIM.name}", f"hot {scripts.ACK.name}", object()
 """First and last request of a flusher, and the result of an operation that wrote nothing."""
@@ -68,7 +68,7 @@ class UnderWay:
     def step(self) -> bool:
         """Carry out the current request. Return True if it was the last."""
         request, self.is_waiting = self._request, isinstance(self._request, Sleep)
-        if isinstance(request, SingleFlight):
+        if isinstance(request, (SingleFlight, TimeLimited)):
             self._operations.append(request.make())
             return self._go_on(self._operations[-1].send, None)
         if self.asks == TAKES:

@@ -1,0 +1,158 @@
+"""The time limit of calls of cold (`cold_timeout`), for callers that a hanging cold must not stop.
+
+A blocking call of cold cannot be ended from outside, and the end of a cancelled one may take long. So each call with a
+limit runs on an OS thread or in a task of its own. When the time is up, the caller goes on, and the call is abandoned:
+nobody waits for its end. Then its connection returns to the pool, and the log has its result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
+from typing import Any
+
+from redis_saver._common import forks
+from redis_saver._common.display import kind_of
+from redis_saver._common.logs import ThrottledLog
+from redis_saver._engine.requests import T
+from redis_saver.errors import ColdTimeout
+
+MAX_CALLS = 32
+"""Maximum number of blocking calls under way, and of abandoned calls, per saver. Each blocking call takes an OS
+thread."""
+_LOG = ThrottledLog("redis_saver.tiered")
+
+
+class _Call:
+    """A blocking call with a limit."""
+
+    def __init__(self, what: str) -> None:
+        self.what, self.began = what, time.monotonic()
+        self.ended, self.is_abandoned = threading.Event(), False
+        self.answer: Any = None
+        self.error: BaseException | None = None
+
+
+class ColdTimeouts:
+    """The limit of a saver's calls of cold, and the number of calls that were abandoned and have not ended."""
+
+    def __init__(self, cold: object, seconds: float | None) -> None:
+        """Begin without calls. None: no limit. Then calls run where they are made."""
+        self._cold, self.seconds = kind_of(cold), seconds
+        self._left: set[asyncio.Task[Any]] = set()
+        self.after_fork()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """Begin without calls in the child: abandoned ones end in the parent."""
+        if self._left:
+            forks.keep(self._left)
+            self._left = set()
+        self._lock, self._slots = threading.Lock(), threading.Semaphore(MAX_CALLS)
+        self.abandoned: int = 0
+
+    def run(self, what: str, act: Callable[[], T]) -> T:
+        """Make a blocking call on an OS thread. Returns its result, or raises its error.
+
+        Raises:
+            ColdTimeout: It did not end in time, or too many abandoned calls have not ended.
+        """
+        if self.seconds is None:
+            return act()
+        self._refuse(what)
+        call = _Call(what)
+        if not self._slots.acquire(timeout=self.seconds):
+            raise self._error(what, f"was not sent, because {MAX_CALLS} other calls have not ended")
+        worker = threading.Thread(
+            target=copy_context().run, args=(self._work, call, act), name="redis_saver cold", daemon=True
+        )
+        try:
+            worker.start()
+        except RuntimeError:  # the interpreter is shutting down and starts no threads
+            self._slots.release()
+            return act()
+        try:
+            call.ended.wait(call.began + self.seconds - time.monotonic())
+        finally:
+            with self._lock:
+                call.is_abandoned = not call.ended.is_set()
+                self.abandoned += call.is_abandoned
+        if call.is_abandoned:
+            raise self._error(what)
+        try:
+            if call.error is not None:
+                raise call.error
+            return call.answer  # type: ignore[no-any-return]
+        finally:
+            del call  # else its error would keep this frame alive, and the frame the error
+
+    def _work(self, call: _Call, act: Callable[[], Any]) -> None:
+        try:
+            call.answer = act()
+        except BaseException as error:  # noqa: BLE001 - the caller gets it
+            call.error = error
+        with self._lock:
+            call.ended.set()
+            self.abandoned -= call.is_abandoned
+        self._slots.release()
+        if call.is_abandoned:
+            self._log(call.what, call.began, call.error)
+
+    async def arun(self, what: str, make: Callable[[], Coroutine[Any, Any, T]], *, cancels: bool = True) -> T:
+        """`run` for asyncio. With `cancels`, an abandoned call is cancelled, so that its connection is soon free."""
+        if self.seconds is None:
+            return await make()
+        self._refuse(what)
+        began, task = time.monotonic(), asyncio.get_running_loop().create_task(make())
+        try:
+            await asyncio.wait([task], timeout=self.seconds)
+        except asyncio.CancelledError:
+            task.cancel()
+            self._leave(what, began, task)
+            raise
+        if task.done():
+            return task.result()
+        if cancels:
+            task.cancel()
+        self._leave(what, began, task)
+        raise self._error(what)
+
+    def _leave(self, what: str, began: float, task: asyncio.Task[Any]) -> None:
+        """Abandon a task. It is kept until it ends, because event loops hold only weak references."""
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            with self._lock:
+                if task not in self._left:  # it ended in the parent of a fork
+                    return
+                self._left.discard(task)
+                self.abandoned -= 1
+            self._log(what, began, None if task.cancelled() else task.exception())
+
+        with self._lock:
+            self._left.add(task)
+            self.abandoned += 1
+        task.add_done_callback(ended)
+
+    def _refuse(self, what: str) -> None:
+        """Refuse a call if too many abandoned ones have not ended.
+
+        Raises:
+            ColdTimeout: That is so.
+        """
+        if self.abandoned >= MAX_CALLS:
+            raise self._error(what, f"was not sent, because {self.abandoned} abandoned calls have not ended")
+
+    def _error(self, what: str, why: str = "") -> ColdTimeout:
+        why = why or f"did not end within {self.seconds:g} seconds (cold_timeout), and was abandoned"
+        return ColdTimeout(
+            f"cold ({self._cold}) does not answer: {what} {why}. Cold may wait for a lock, as during an ALTER TABLE "
+            "(pg_stat_activity shows it), or all connections of its pool are in use. It is safe to try again. If cold "
+            "is only slow, set a longer cold_timeout="
+        )
+
+    def _log(self, what: str, began: float, error: BaseException | None) -> None:
+        how = "" if error is None else f", with {type(error).__name__}"
+        _LOG.info("an abandoned call of cold ended: %s, after %.1f seconds%s", what, time.monotonic() - began, how)

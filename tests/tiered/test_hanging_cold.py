@@ -1,0 +1,245 @@
+"""A cold saver that hangs: reads end after `cold_timeout`, and what hot answers goes on.
+
+No test measures time: while a table is locked, a call without a limit would never end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psycopg
+import pytest
+from tests.support.factories import config
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from tests.support.tiering import BEHIND, Tiers, drained, keys_of, new, plain, stalled, written
+from tests.support.uniform import Uniform
+
+from redis_saver import ColdTimeout, ThreadBusy
+from redis_saver._tiered import timeouts
+
+pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+SHORT: dict[str, Any] = {"cold_timeout": 0.3}
+
+
+@contextmanager
+def locked(url: str, table: str = "checkpoints") -> Iterator[None]:
+    """Lock a table, as any ALTER TABLE does."""
+    with psycopg.connect(url) as connection:
+        connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+        yield
+
+
+async def until(is_done: Callable[[], Any]) -> None:
+    end = time.monotonic() + 30
+    while not is_done():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
+
+
+def cold_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "redis_saver cold"]
+
+
+async def all_ended(uniform: Uniform, pool: Any) -> None:
+    """Wait until no abandoned call is left, and all connections are in the pool."""
+    await until(lambda: uniform.saver._driver._timeouts.abandoned == 0 and not cold_threads())
+    await until(lambda: pool.get_stats()["pool_available"] == pool.get_stats()["pool_size"])
+
+
+def meanwhile(uniform: Uniform, method: str, *arguments: Any) -> Any:
+    """Begin a call. Returns a function that waits for its result."""
+    if uniform.native_async:
+        task = asyncio.ensure_future(getattr(uniform, method)(*arguments))
+        return lambda: task
+    task = asyncio.ensure_future(asyncio.to_thread(getattr(uniform.saver, method), *arguments))
+    return lambda: task
+
+
+@pytest.mark.encrypted_too
+@pytest.mark.parametrize("settings", [{}, {**BEHIND, "flusher": True}], ids=["through", "behind"])
+async def test_reads_end_and_what_hot_has_goes_on(tiers: Tiers, settings: Any) -> None:
+    other = await tiers.uniform()
+    made = await written(other, "in-cold")
+    cold = await tiers.cold(application_name="hanging")
+    uniform = await tiers.uniform(cold=cold, **settings, **SHORT)
+    await written(uniform, "hot")
+    if settings:
+        await drained(uniform)
+    tiers.evict(thread="in-cold")
+    newest = plain(await other.get_tuple(config("in-cold")))
+    tiers.evict(thread="in-cold")
+    with locked(tiers.url):
+        reads: list[tuple[str, Any]] = [
+            ("get_tuple", (config("in-cold"),)),
+            ("get_tuple", (made[0],)),
+            ("list", (config("in-cold"),)),
+            ("list", (None,)),
+            ("get_thread", ("in-cold",)),
+            ("threads", ()),
+            ("copy_thread", ("in-cold", "copy")),
+        ]
+        for method, arguments in reads:
+            with pytest.raises(ColdTimeout, match="cold_timeout") as caught:
+                await getattr(uniform, method)(*arguments)
+            assert isinstance(caught.value, TimeoutError)
+        assert await uniform.get_tuple(config("hot")) is not None
+        if settings:
+            for _ in range(5):  # the flusher hangs with the first one
+                await uniform.put(config("hot"), new(), {}, {"n": f"{9:032}.1"})
+            assert (await uniform.get_tuple(config("hot"))).checkpoint["channel_values"]["n"] == [9]
+            assert len(await uniform.list(config("hot"))) == 8
+    assert plain(await uniform.get_tuple(config("in-cold"))) == newest
+    assert len(await uniform.list(config("hot"))) == (8 if settings else 3)
+    if settings:
+        await drained(uniform)
+        await (uniform.saver.aclose() if uniform.native_async else asyncio.to_thread(uniform.saver.close))
+    assert await uniform_of_cold(tiers, "hot") == (8 if settings else 3)
+    await all_ended(uniform, cold.conn)
+
+
+async def uniform_of_cold(tiers: Tiers, thread: str) -> int:
+    with psycopg.connect(tiers.url) as connection:
+        (count,) = connection.execute("SELECT count(*) FROM checkpoints WHERE thread_id = %s", (thread,)).fetchone()
+    return count
+
+
+async def test_a_reader_that_needs_a_flush_leaves_it_to_go_on(tiers: Tiers) -> None:
+    uniform = await tiers.uniform(**BEHIND, **SHORT)
+    await written(uniform)
+    tiers.target.raw.hdel(keys_of(tiers).data_key, "@complete")
+    with locked(tiers.url):
+        with pytest.raises(ColdTimeout, match="a flush did not end"):
+            await uniform.list(config())
+        with pytest.raises(ThreadBusy, match=r"for 0\.3 seconds"):  # the first one has the claim
+            await uniform.list(config())
+    await until(lambda: uniform.saver._driver._timeouts.abandoned == 0)
+    assert await uniform_of_cold(tiers, "thread") > 0
+    assert len(await uniform.list(config())) == 3
+    await drained(uniform)
+
+
+async def test_a_write_waits(tiers: Tiers) -> None:
+    uniform = await tiers.uniform(**SHORT)
+    await written(uniform)
+    with locked(tiers.url):
+        result = meanwhile(uniform, "put", config(), new(), {}, {"n": f"{9:032}.1"})
+        with pytest.raises(ColdTimeout):
+            await uniform.get_tuple(config("other"))
+        with pytest.raises(ColdTimeout):
+            await uniform.get_tuple(config("another"))
+    assert (await result())["configurable"]["checkpoint_id"]
+    assert (await uniform.get_tuple(config())).checkpoint["channel_values"]["n"] == [9]
+
+
+async def test_who_joined_a_read_that_hangs_does_not_ask_again(tiers: Tiers) -> None:
+    uniform = await tiers.uniform(**{**SHORT, "cold_timeout": 2.0})
+    with locked(tiers.url):
+        results = [meanwhile(uniform, "get_tuple", config()) for _ in range(3)]
+        driver = uniform.saver._driver
+        for result in results:
+            with pytest.raises(ColdTimeout):
+                await result()
+        assert driver._timeouts.abandoned <= 1
+    assert await uniform.get_tuple(config()) is None
+
+
+async def test_one_connection_serves_one_call_at_a_time_and_works_afterwards(tiers: Tiers) -> None:
+    kind: Any = AsyncPostgresSaver if tiers.native_async else PostgresSaver
+    context = kind.from_conn_string(tiers.url)
+    cold = await context.__aenter__() if tiers.native_async else context.__enter__()
+    uniform = await tiers.uniform(cold=cold, **SHORT)
+    made = await written(uniform)
+    with locked(tiers.url):
+        for thread in ("other", "another"):
+            with pytest.raises(ColdTimeout):
+                await uniform.get_tuple(config(thread))
+    await until(lambda: uniform.saver._driver._timeouts.abandoned == 0)
+    tiers.evict()
+    assert (await uniform.get_tuple(config())).checkpoint["id"] == made[-1]["configurable"]["checkpoint_id"]
+    await context.__aexit__(None, None, None) if tiers.native_async else context.__exit__(None, None, None)
+
+
+class Hanging(InMemorySaver):
+    """A cold saver whose reads ignore cancellations until they are let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go, self.error = threading.Event(), False
+        self.calls = 0
+
+    def get_tuple(self, config: Any) -> Any:
+        self.calls += 1
+        self.go.wait()
+        if self.error:
+            raise OSError("late")
+        return super().get_tuple(config)
+
+    async def aget_tuple(self, config: Any) -> Any:
+        self.calls += 1
+        while not self.go.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+        if self.error:
+            raise OSError("late")
+        return super().get_tuple(config)
+
+
+@pytest.mark.plain("it replaces cold")
+async def test_abandoned_calls_are_bounded_and_then_reads_fail_at_once(
+    tiers: Tiers, monkeypatch: Any, caplog: Any
+) -> None:
+    monkeypatch.setattr(timeouts, "MAX_CALLS", 2)
+    cold = Hanging()
+    uniform = await tiers.uniform(cold=cold, **SHORT)
+    for thread in ("a", "b"):
+        with pytest.raises(ColdTimeout, match="did not end"):
+            await uniform.get_tuple(config(thread))
+    uniform.saver._driver._timeouts.seconds = 3600.0  # so who waited would wait long
+    with pytest.raises(ColdTimeout, match="was not sent, because 2 abandoned calls have not ended"):
+        await uniform.get_tuple(config("c"))
+    assert cold.calls == 2
+    cold.error = True
+    with caplog.at_level("INFO", "redis_saver.tiered"):
+        cold.go.set()
+        await until(lambda: uniform.saver._driver._timeouts.abandoned == 0)
+        await until(lambda: "an abandoned call of cold ended: get_tuple" in caplog.text)
+    assert "with OSError" in caplog.text
+    cold.error = False
+    assert await uniform.get_tuple(config("c")) is None
+
+
+@pytest.mark.plain("it replaces cold")
+async def test_an_error_of_cold_and_no_limit(tiers: Tiers) -> None:
+    cold = Hanging()
+    cold.go.set()
+    cold.error = True
+    for limit in (None, 30):
+        with pytest.raises(OSError, match="late"):
+            await (await tiers.uniform(cold=cold, cold_timeout=limit)).get_tuple(config())
+
+
+async def test_a_cancelled_reader_does_not_wait_for_cold(tiers: Tiers) -> None:
+    if not tiers.native_async:
+        pytest.skip("tasks are cancelled")
+    cold = await tiers.cold(application_name="cancelled")
+    uniform = await tiers.uniform(cold=cold, cold_timeout=3600)
+    with locked(tiers.url):
+        task = asyncio.ensure_future(uniform.saver.aget_tuple(config()))
+        await until(lambda: cold.conn.get_stats()["pool_available"] == 0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    await all_ended(uniform, cold.conn)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, "1", float("nan")])
+async def test_the_limit_is_checked(tiers: Tiers, seconds: Any) -> None:
+    with pytest.raises(ValueError, match=r"cold_timeout=.*at least 0\.001"):
+        await tiers.uniform(cold_timeout=seconds)
