@@ -29,10 +29,10 @@ from redis_saver._tiered_store.store import AsyncTieredStore, TieredStore
 
 from redis_saver.errors import (  # isort: skip
     BacklogFull, BacklogWarning, CalledOnEventLoop, Closed, ClusterMoving, ColdTimeout, Conflict, DecodeError,
-    EncodeError, EndpointError, FileDamaged, FlushPaused, ForkMissed, IndexNotBuilt, ItemMigrationError, KeyConflict, KeyMismatch,
-    KeyUnavailable, LimitExceeded, LoopEnded, NotOwner, PlainValueRefused, RedisSaverError, ReplicationTimeout,
-    StaleParent, StillNeeded, StoreBusy, StoreDamaged, ThreadBusy, ThreadDamaged, ThreadMigrationError, ThreadNotFound,
-    UnsupportedFormat, UnsupportedServer,
+    EncodeError, EndpointError, FileDamaged, FlushPaused, ForkMissed, IndexNotBuilt, ItemMigrationError, KeyConflict,
+    KeyMismatch, KeyUnavailable, LimitExceeded, LoopEnded, NotOwner, PlainValueRefused, RedisSaverError,
+    ReplicationTimeout, StaleParent, StillNeeded, StoreBusy, StoreDamaged, ThreadBusy, ThreadDamaged,
+    ThreadMigrationError, ThreadNotFound, UnsupportedFormat, UnsupportedServer,
 )  # fmt: skip
 
 __version__ = _version("redis-saver")
@@ -42,14 +42,12 @@ __all__ = [
     "TTL", "AsyncRedisCache", "AsyncRedisSaver", "AsyncRedisStore", "AsyncTieredSaver", "AsyncTieredStore",
     "BacklogFull", "BacklogWarning", "CacheStats", "CalledOnEventLoop", "Change", "ChannelDiff", "ChannelValue",
     "CheckReport", "CheckpointDiff", "Closed", "ClusterMoving", "ColdTimeout", "Conflict", "DecodeError",
-    "EncodeError", "EndpointError", "FastSerializer", "FileDamaged", "Finding", "FlushPaused", "ForkMissed", "History", "IndexNotBuilt",
-    "ItemMigrationError", "KeyConflict", "KeyMismatch", "KeyUnavailable", "LimitExceeded", "Limits", "LoopEnded",
-    "NotOwner", "OperationStats",
-    "Owner", "Ownership", "PlainValueRefused", "Pruned", "RedisCache", "RedisIndexConfig", "RedisLLMCache",
-    "RedisSaver", "RedisSaverError", "RedisStats", "RedisStore", "ReplicationTimeout", "StaleParent", "Stats",
-    "StillNeeded",
-    "StoreBusy", "StoreDamaged", "StrictSerializer", "ThreadBusy", "ThreadDamaged", "ThreadInfo",
-    "ThreadMigrationError", "ThreadNotFound", "TieredSaver", "TieredStore", "TieredStoreStats",
-    "TieredThreadInfo", "UnsupportedFormat", "UnsupportedServer", "VersionInfo", "VersionedItem",
-    "VersionedSearchItem", "WriteInfo", "__version__",
+    "EncodeError", "EndpointError", "FastSerializer", "FileDamaged", "Finding", "FlushPaused", "ForkMissed",
+    "History", "IndexNotBuilt", "ItemMigrationError", "KeyConflict", "KeyMismatch", "KeyUnavailable", "LimitExceeded",
+    "Limits", "LoopEnded", "NotOwner", "OperationStats", "Owner", "Ownership", "PlainValueRefused", "Pruned",
+    "RedisCache", "RedisIndexConfig", "RedisLLMCache", "RedisSaver", "RedisSaverError", "RedisStats", "RedisStore",
+    "ReplicationTimeout", "StaleParent", "Stats", "StillNeeded", "StoreBusy", "StoreDamaged", "StrictSerializer",
+    "ThreadBusy", "ThreadDamaged", "ThreadInfo", "ThreadMigrationError", "ThreadNotFound", "TieredSaver",
+    "TieredStore", "TieredStoreStats", "TieredThreadInfo", "UnsupportedFormat", "UnsupportedServer", "VersionInfo",
+    "VersionedItem", "VersionedSearchItem", "WriteInfo", "__version__",
 ]  # fmt: skip

@@ -54,10 +54,11 @@ from redis_saver._common.display import error_text, printable, sentence, shown
 
 __all__ = [
     "BacklogFull", "BacklogWarning", "CalledOnEventLoop", "Closed", "ClusterMoving", "ColdTimeout", "Conflict",
-    "DecodeError", "EncodeError", "EndpointError", "FileDamaged", "FlushPaused", "ForkMissed", "IndexNotBuilt", "ItemMigrationError",
-    "KeyConflict", "KeyMismatch", "KeyUnavailable", "LimitExceeded", "LoopEnded", "NotOwner", "PlainValueRefused",
-    "RedisSaverError", "ReplicationTimeout", "StaleParent", "StillNeeded", "StoreBusy", "StoreDamaged", "ThreadBusy",
-    "ThreadDamaged", "ThreadMigrationError", "ThreadNotFound", "UnsupportedFormat", "UnsupportedServer",
+    "DecodeError", "EncodeError", "EndpointError", "FileDamaged", "FlushPaused", "ForkMissed", "IndexNotBuilt",
+    "ItemMigrationError", "KeyConflict", "KeyMismatch", "KeyUnavailable", "LimitExceeded", "LoopEnded", "NotOwner",
+    "PlainValueRefused", "RedisSaverError", "ReplicationTimeout", "StaleParent", "StillNeeded", "StoreBusy",
+    "StoreDamaged", "ThreadBusy", "ThreadDamaged", "ThreadMigrationError", "ThreadNotFound", "UnsupportedFormat",
+    "UnsupportedServer",
 ]  # fmt: skip
 
 

@@ -223,7 +223,7 @@ class Keyspace:
     def reading_keys(self, thread_id: str) -> tuple[bytes, bytes, bytes, bytes, bytes]:
         """Return the keys of a read over two tiers.
 
-        With write intents, hot may lack checkpoints. With dirty records, cold does. The lease says that a thread is new.
+        With write intents, hot may lack checkpoints. With dirty records, cold does. The lease says if a thread is new.
         """
         tag = self._tag(thread_id)
         return tag + INDEX, tag + DATA, tag + INTENTS, tag + DIRTY, tag + b"lease"

@@ -449,11 +449,12 @@ class FlushQueue:
             if admitted or (not is_writing and counts.backlog < limit):
                 return
             if time.monotonic() >= deadline:
+                paused = "Flushing is paused: resume it. " if counts.paused_seconds else ""
                 raise BacklogFull(
                     f"{counts.backlog} records wait to be flushed to cold, and the backlog did not fall below "
                     f"max_backlog={limit} within {self._backlog_timeout:g} seconds (backlog_timeout). Nothing was "
-                    f"written. {'Flushing is paused: resume it. ' if counts.paused_seconds else ''}Check that cold is up, that a flusher runs (flusher=True, or redis-saver flush), and "
-                    "stats().last_error"
+                    f"written. {paused}Check that cold is up, that a flusher runs (flusher=True, or redis-saver "
+                    "flush), and stats().last_error"
                 )
             yield Sleep(_ASK_AGAIN)
 

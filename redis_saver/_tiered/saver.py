@@ -102,8 +102,8 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
                 cold, over all processes. Each process may exceed it by 0.1 %.
             backlog_timeout: Seconds for which a write waits while the backlog is full. Then it raises `BacklogFull`,
                 and nothing was written.
-            cold_timeout: Seconds for which a read waits for cold, or for a flush, before it raises `ColdTimeout`. Writes
-                and flushers wait until cold answers. None: reads wait, too.
+            cold_timeout: Seconds for which a read waits for cold, or for a flush, before it raises `ColdTimeout`.
+                Writes and flushers wait until cold answers. None: reads wait, too.
 
         Raises:
             TypeError, ValueError: An argument is invalid. The message names it, and says what to write.

@@ -246,6 +246,7 @@ def test_a_damaged_data_key_does_not_stop_a_check_of_all_threads(place: Place) -
 
 def test_new_data_keys_name_threads_whose_rows_in_cold_keep_theirs(place: Place, database: str) -> None:
     with PostgresSaver.from_conn_string(database) as cold:
+        cold.delete_thread("thread")  # of another test
         furnish(TieredSaver(place.saver("new"), cold))  # type: ignore[arg-type]
         cold.delete_thread("thread")
     where = ("--redis", place.url, "--prefix", place.prefix, "--keys-file", place.file("new"))

@@ -79,6 +79,7 @@ async def test_every_method_of_a_saver_counts_under_its_name(flavour: str, tiers
         "list": lambda: uniform.list(config("a")),
         "threads": uniform.threads,
         "get_thread": lambda: uniform.get_thread("a"),
+        "new_thread": uniform.new_thread,
         "get_delta_channel_history": lambda: uniform.get_delta_channel_history(config=first, channels=["n"]),
         "set_thread_ttl": lambda: uniform.set_thread_ttl("a", "1h"),
         "get_thread_ttl": lambda: uniform.get_thread_ttl("a"),

@@ -24,13 +24,14 @@ from redis_saver import (
     LimitExceeded,
     RedisSaver,
     ThreadBusy,
+    FlushPaused,
     ThreadDamaged,
     ThreadNotFound,
 )
 from redis_saver._storage.chunks import DIGEST, digest
 from redis_saver._storage.framing import pack
 
-ALLOWED = (ThreadDamaged, LimitExceeded, KeyConflict, KeyUnavailable, ThreadBusy, ThreadNotFound)
+ALLOWED = (FlushPaused, ThreadDamaged, LimitExceeded, KeyConflict, KeyUnavailable, ThreadBusy, ThreadNotFound)
 """Errors that a call may raise; any other error fails the test."""
 MAX_REQUESTS = 400
 """Limit of requests per call. A call with more of them never ends, as its data has fewer pages."""
