@@ -63,6 +63,7 @@ SUITES = {
     "switching": "tiered/test_switching_channels.py",
     "put_back": "tiered/test_put_back.py",
     "filters": "tiered/test_filters.py",
+    "one_answer": "tiered/test_one_answer.py",
     "row_attacks": "tiered/test_row_attacks.py",
     "short_history": "tiered/test_short_hot_history.py",
     "history_limit": "checkpoint/test_history_limit.py",

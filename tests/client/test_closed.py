@@ -62,6 +62,7 @@ ARGUMENTS: dict[str, Any] = {
     "own": ("t",),
     "threads": (),
     "get_thread": ("t",),
+    "new_thread": (),
     "get_thread_ttl": ("t",),
     "set_thread_ttl": ("t", "1h"),
     "pin": ("t",),
@@ -100,6 +101,8 @@ LOCAL = {
     "supports_ttl",
 }
 """Methods that send no request."""
+ALONE = {"new_thread", "anew_thread"}
+"""Methods that send no request without a cold tier."""
 OTHERS = {"close", "aclose", "hot", "cold", "build_index", "abuild_index", "rotate_keys", "arotate_keys"}
 """Methods that need more than these objects have, such as keys."""
 
@@ -141,7 +144,8 @@ async def outcome(thing: Any, method: str) -> object:
 
 
 def methods(thing: object) -> list[str]:
-    return sorted(name for name in dir(thing) if not name.startswith("_") and name not in LOCAL | OTHERS)
+    left_out = LOCAL | OTHERS if hasattr(thing, "cold") else LOCAL | OTHERS | ALONE
+    return sorted(name for name in dir(thing) if not name.startswith("_") and name not in left_out)
 
 
 async def check_closed(thing: Any) -> None:

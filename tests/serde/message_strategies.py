@@ -261,7 +261,13 @@ ORDINARY_MESSAGES = [message for message in ORDINARY_MESSAGES if message is not 
 
 
 def changed(message: Any, data: Any) -> None:
-    """Change a message in place, as user code may."""
+    """Change a message in place, as user code may.
+
+    Raises:
+        TypeError: It is none. A member of an enum, for example, is shared by all tests.
+    """
+    if not isinstance(message, lc.BaseMessage):
+        raise TypeError(type(message))
     which = data.draw(st.integers(0, 6))
     if which == 0:
         message.content = data.draw(st.text(max_size=5) | blocks) if type(message) is not lc.RemoveMessage else ""
