@@ -126,6 +126,14 @@ class Carrier:
                 answers[channel]["seed"] = self._opened(history["seed"])
         return answers
 
+    def with_metadata(self, answer: Any) -> Any:
+        """Return an answer of cold with metadata that cold stored as JSON or as a pickle, decoded. It is lossy then."""
+        if isinstance(answer, list):
+            return [self.with_metadata(saved) for saved in answer]
+        if not (isinstance(answer, CheckpointTuple) and isinstance(answer.metadata, Opaque)):
+            return answer
+        return _LossyTuple(*answer._replace(metadata=_decoded(answer.metadata, self._cold.serde)))
+
     def with_open_parts(self, saved: CheckpointTuple, serde: SerializerProtocol) -> CheckpointTuple:
         """Decode a carried checkpoint except its values and writes."""
         if not self.is_packed:

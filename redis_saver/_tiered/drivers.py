@@ -152,12 +152,14 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         """Return the context of a call that reads cold."""
         return contextlib.nullcontext() if self._guard is None else self._guard.reading(request)
 
-    def _check(self, request: ColdCall, answer: Any) -> None:
-        """Check what cold answered before anybody uses it."""
+    def _checked(self, request: ColdCall, answer: Any) -> Any:
+        """Return what cold answered, after a check and with its metadata decoded."""
         if self._guard is not None:
             self._guard.check(request, answer)
-        elif request.method in ("get_tuple", "list"):
+        elif self._carrier is not None and request.method in ("get_tuple", "list"):
+            answer = self._carrier.with_metadata(answer)
             refuse_sealed(request, answer)
+        return answer
 
     def _run_all(self, request: Parallel, run: Callable[[Tiered[Any]], Any]) -> list[Any]:
         """Run operations in new OS threads. At the deadline the caller stops waiting, and unfinished ones continue."""
@@ -234,8 +236,7 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
         with self._reading(request):
             answer = getattr(cold, request.method)(*request.arguments, **request.options)
             answer = list(answer) if request.method == "list" else answer
-        self._check(request, answer)
-        return way.marked(answer)
+        return way.marked(self._checked(request, answer))
 
     def _once(self, request: SingleFlight) -> Any:
         if (under_way := self._flights.join(request.key)) is not None:
@@ -350,8 +351,7 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         with self._reading(request):
             answer = getattr(cold, "a" + request.method)(*request.arguments, **request.options)
             answer = [item async for item in answer] if request.method == "list" else await answer
-        self._check(request, answer)
-        return way.marked(answer)
+        return way.marked(self._checked(request, answer))
 
     async def _once(self, request: SingleFlight) -> Any:
         key = (asyncio.get_running_loop(), *request.key)

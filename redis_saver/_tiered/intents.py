@@ -17,12 +17,12 @@ from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog
 from redis_saver._common.names import TierKeys
 from redis_saver._engine.replies import IntentReply, RepairReply
-from redis_saver._engine.requests import Call, Operation, Sleep, T
+from redis_saver._engine.requests import Call, Command, Operation, Sleep, T
 from redis_saver._storage.skipping import Skipping
 from redis_saver._tiered import context, flushing, scripts
 from redis_saver._tiered.context import Fill, Tiers, release
 from redis_saver._tiered.flushing import DELETIONS_KEPT, busy, flush_now
-from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, newest_in_cold
+from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, attempt, newest_in_cold
 from redis_saver.errors import FlushPaused, RedisSaverError, ThreadDamaged, decoding
 
 ALL, NOWHERE = b"*" * 16, b"?"
@@ -116,11 +116,20 @@ def begin_intent(
         if in_cold == IntentReply.WAIT:
             yield Sleep(0.02)
         elif in_cold == IntentReply.UNNOTED:
-            yield from _flush_enrolled(tiers, thread)
+            yield from _flush_first(keys, _flush_enrolled(tiers, thread))
         else:
             if need == "nothing":
                 yield from flushing.put_tombstone(tiers, thread, writer)
-            yield from flush_now(tiers, thread)
+            yield from _flush_first(keys, flush_now(tiers, thread))
+
+
+def _flush_first(keys: TierKeys, flush: Tiered[None]) -> Tiered[None]:
+    """Flush a thread before a write to cold. If that fails, others may write the thread behind again at once."""
+    try:
+        yield from flush
+    except Exception:
+        yield from attempt(Command(("HDEL", keys.lease, "barrier")))
+        raise
 
 
 def repair(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:

@@ -18,10 +18,10 @@ from redis_saver._engine.runner import Pump
 from redis_saver._storage.skipping import Skipping
 from redis_saver._tiered.context import WHOLE, Tiers, for_cold
 from redis_saver._tiered.flushing import flush_what_goes
-from redis_saver._tiered.intents import enroll
+from redis_saver._tiered.intents import enroll, repair
 from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, TieredRequest, TieredStream
 from redis_saver._tiered.sealing import IN_THE_OPEN
-from redis_saver.errors import ThreadDamaged
+from redis_saver.errors import PlainValueRefused, ThreadDamaged
 
 
 def list_checkpoints(
@@ -53,7 +53,7 @@ def _list(
     try:
         lacking = yield from dirty(tiers, thread)
         alone = thread if lacking or tiers.verify == "never" else None
-        if alone is not None and (yield from _list_by_hot_alone(tiers, alone, query, listed)):
+        if alone is not None and (yield from _list_by_hot_or_repair(tiers, alone, query, listed)):
             return
         for name in lacking:
             if not (yield from flush_what_goes(tiers, name)):
@@ -164,6 +164,25 @@ class _Listed:
         """Return the query for the rest, including the `more` checkpoints that may have been read already."""
         before = None if self.before is None else configs.checkpoint_id(self.before)
         return query._replace(before=before, limit=None if self.left is None else self.left + self.more)
+
+
+def _list_by_hot_or_repair(
+    tiers: Tiers, thread: str, query: listing.Query, listed: _Listed
+) -> Generator[TieredRequest | Page[CheckpointTuple], Any, bool]:
+    """List a thread from hot alone. Returns False if hot lacks a part of it, or dropped it because it was damaged.
+
+    Raises:
+        ThreadDamaged: Hot cannot read the thread, and cold lacks a part of it.
+    """
+    try:
+        return (yield from _list_by_hot_alone(tiers, thread, query, listed))
+    except PlainValueRefused:  # a setting is wrong, not the thread
+        raise
+    except ThreadDamaged as damage:
+        yield from repair(tiers, thread, damage)
+        if (yield from dirty(tiers, thread)):  # cold lacks what hot cannot read
+            raise
+        return False
 
 
 def _list_by_hot_alone(

@@ -103,7 +103,8 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
             backlog_timeout: Seconds for which a write waits while the backlog is full. Then it raises `BacklogFull`,
                 and nothing was written.
             cold_timeout: Seconds for which a read waits for cold, or for a flush, before it raises `ColdTimeout`.
-                Writes and flushers wait until cold answers. None: reads wait, too.
+                Writes and flushers wait until cold answers. None: reads wait, too. With a limit a `TieredSaver` reads
+                cold on other OS threads, so a connection to SQLite needs `check_same_thread=False`.
 
         Raises:
             TypeError, ValueError: An argument is invalid. The message names it, and says what to write.

@@ -143,7 +143,16 @@ class ColdTimeouts:
             ColdTimeout: That is so.
         """
         if self.abandoned >= MAX_CALLS:
+            self._forget_closed_loops()
+        if self.abandoned >= MAX_CALLS:
             raise self._error(what, f"was not sent, because {self.abandoned} abandoned calls have not ended")
+
+    def _forget_closed_loops(self) -> None:
+        """Forget abandoned tasks whose event loop was closed. They never end."""
+        with self._lock:
+            closed = {task for task in self._left if task.get_loop().is_closed()}
+            self._left -= closed
+            self.abandoned -= len(closed)
 
     def _error(self, what: str, why: str = "") -> ColdTimeout:
         why = why or f"did not end within {self.seconds:g} seconds (cold_timeout), and was abandoned"

@@ -22,6 +22,7 @@ from tests.support.tiering import BEHIND, Tiers, drained, keys_of, new, plain, s
 from tests.support.uniform import Uniform
 
 from redis_saver import ColdTimeout, ThreadBusy
+from redis_saver._common.logs import ThrottledLog
 from redis_saver._tiered import timeouts
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
@@ -196,6 +197,7 @@ async def test_abandoned_calls_are_bounded_and_then_reads_fail_at_once(
     tiers: Tiers, monkeypatch: Any, caplog: Any
 ) -> None:
     monkeypatch.setattr(timeouts, "MAX_CALLS", 2)
+    monkeypatch.setattr(timeouts, "_LOG", ThrottledLog("redis_saver.tiered"))  # other tests have written to it
     cold = Hanging()
     uniform = await tiers.uniform(cold=cold, **SHORT)
     for thread in ("a", "b"):
@@ -213,6 +215,28 @@ async def test_abandoned_calls_are_bounded_and_then_reads_fail_at_once(
     assert "with OSError" in caplog.text
     cold.error = False
     assert await uniform.get_tuple(config("c")) is None
+
+
+@pytest.mark.plain("it replaces cold")
+async def test_calls_of_closed_loops_do_not_count(tiers: Tiers, monkeypatch: Any) -> None:
+    if not tiers.native_async:
+        pytest.skip("calls are tasks")
+    monkeypatch.setattr(timeouts, "MAX_CALLS", 2)
+    cold = Hanging()
+    uniform = await tiers.uniform(cold=cold, **SHORT)
+
+    def times_out() -> None:
+        loop = asyncio.new_event_loop()
+        with pytest.raises(ColdTimeout, match="did not end"):
+            loop.run_until_complete(uniform.saver.aget_tuple(config()))
+        for task in asyncio.all_tasks(loop):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        loop.close()
+
+    for _ in range(3):
+        await asyncio.to_thread(times_out)
+    cold.go.set()
+    assert await uniform.get_tuple(config()) is None
 
 
 @pytest.mark.plain("it replaces cold")

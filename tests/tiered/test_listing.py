@@ -11,11 +11,11 @@ from tests.support.factories import checkpoint, config, late_id
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from psycopg.rows import dict_row
-from tests.support.tiering import BEHIND, FlakySaver, Tiers, drained
+from tests.support.tiering import BEHIND, FlakySaver, Tiers, drained, keys_of
 from tests.support.uniform import Uniform
 from tests.support.wrappers import Around
 
-from redis_saver import TieredSaver
+from redis_saver import ThreadDamaged, TieredSaver
 from redis_saver._checkpoint import listing
 from redis_saver._tiered import listing as tiered_listing
 
@@ -139,3 +139,34 @@ async def test_list_continues_from_cold_if_hot_loses_the_thread(tiers: Tiers, mo
             await meanwhile()
     assert seen == newest_first
     assert len(pages) >= asked
+
+
+@pytest.mark.parametrize("mode", ["write-through", "write-behind"])
+@pytest.mark.parametrize("damage", ["index", "data", "a header"])
+async def test_list_repairs_a_damaged_thread_that_cold_has(tiers: Tiers, mode: Any, damage: str) -> None:
+    settings = {} if mode == "write-through" else BEHIND
+    uniform = await tiers.uniform(**settings)
+    assert await uniform.get_tuple(config()) is None
+    newest_first = await filled(uniform, 3)
+    await drained(uniform) if settings else None
+    data = keys_of(tiers).data_key
+    if damage == "a header":
+        tiers.target.raw.hdel(data, next(field for field in tiers.target.raw.hkeys(data) if field[:2] == b"c\0"))
+    else:
+        tiers.evict(damage)
+    assert ids_of(await uniform.list(config())) == newest_first
+
+
+@pytest.mark.parametrize("damage", ["index", "a header"])
+async def test_list_raises_if_only_hot_had_the_thread(tiers: Tiers, damage: str) -> None:
+    uniform = await tiers.uniform(**BEHIND)
+    assert await uniform.get_tuple(config()) is None
+    await filled(uniform, 3)
+    data = keys_of(tiers).data_key
+    if damage == "index":
+        tiers.evict("index")
+    else:
+        tiers.target.raw.hdel(data, next(field for field in tiers.target.raw.hkeys(data) if field[:2] == b"c\0"))
+    with pytest.raises(ThreadDamaged):
+        await uniform.list(config())
+    assert tiers.target.raw.exists(data)

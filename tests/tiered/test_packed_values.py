@@ -223,6 +223,34 @@ async def test_a_checkpoint_that_cold_stores_whole_is_read_in_its_old_forms(tier
         assert reader.saver.stats().hits == hits
 
 
+class Unpackable:
+    """A type that is stored as a pickle, with all that has it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Unpackable) and other.number == self.number
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.plain("cold has envelopes then")
+@pytest.mark.parametrize("mode", MODES)
+async def test_pickled_metadata_are_read_and_copied_but_fill_nothing(tiers: Tiers, mode: str) -> None:
+    cold = InMemorySaver(serde=JsonPlusSerializer(pickle_fallback=True))
+    metadata, value = {"x": Unpackable(1)}, {"n": Unpackable(2)}
+    cold.put(config(), checkpoint(value, {"n": "1"}), metadata, {"n": "1"})
+    uniform = await tiers.uniform(cold=cold, **MODES[mode])
+    await uniform.copy_thread("thread", "copy")
+    for thread in ("thread", "copy", "thread"):
+        found = await uniform.get_tuple(config(thread))
+        assert (found.metadata, found.checkpoint["channel_values"]) == (metadata, value)
+        (listed,) = await uniform.list(config(thread), filter=metadata)
+        assert listed.metadata == metadata
+    assert not tiers.target.raw.exists(keys_of(tiers).data_key)
+
+
 class Trip(TypedDict):
     place: Any
     turns: int

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support.factories import config
-from tests.support.tiering import BEHIND, VERSIONS, Tiers, drained, keys_of, new, written
+from tests.support.tiering import BEHIND, VERSIONS, Tiers, drained, keys_of, new, two_runs, written
 
 from redis_saver import BacklogWarning, FlushPaused
 from redis_saver._common.names import Keyspace
@@ -68,6 +68,18 @@ async def test_what_needs_a_flush_says_paused_or_answers_from_both_tiers(tiers: 
     await through.resume_flushing()
     await drained(through)
     await through.put(made[-1], *_new())
+
+
+@pytest.mark.parametrize("call", ["prune", "delete_for_runs"])
+async def test_turns_go_on_after_a_change_that_the_pause_refused(tiers: Tiers, call: str) -> None:
+    uniform = await tiers.uniform(**BEHIND)
+    await two_runs(uniform)
+    await uniform.pause_flushing(60)
+    newest = (await uniform.get_tuple(config())).config
+    with pytest.raises(FlushPaused):
+        await (uniform.prune(["thread"]) if call == "prune" else uniform.delete_for_runs(["run-2"]))
+    await uniform.put(newest, *_new())
+    assert uniform.saver.stats().written_through == 0
 
 
 def _new() -> Any:
