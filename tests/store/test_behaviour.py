@@ -18,6 +18,7 @@ from langgraph.store.base import (
     SearchItem,
     SearchOp,
 )
+from langgraph.store.memory import InMemoryStore
 from tests.support.stores import check_sound
 from tests.support.uniform import Target, Uniform
 
@@ -315,7 +316,6 @@ async def test_an_invalid_batch_sends_nothing(store: Uniform, target: Target) ->
     mistakes: list[tuple[Any, type[Exception]]] = [
         (PutOp((), "k", {}), InvalidNamespaceError),
         (PutOp(("a.b",), "k", {}), InvalidNamespaceError),
-        (PutOp(("langgraph", "x"), "k", {}), InvalidNamespaceError),
         (PutOp(("a", ""), "k", {}), InvalidNamespaceError),
         (PutOp("memories", "k", {}), InvalidNamespaceError),  # type: ignore[arg-type]
         (GetOp(("a", 1), "k"), InvalidNamespaceError),  # type: ignore[arg-type]
@@ -338,6 +338,22 @@ async def test_an_invalid_batch_sends_nothing(store: Uniform, target: Target) ->
 
 
 # -- namespaces
+
+
+async def test_a_batch_may_use_the_namespace_that_put_reserves(store: Uniform, target: Target) -> None:
+    """So it is in LangGraph's stores."""
+    reserved, theirs = ("langgraph", "x"), InMemoryStore()
+    for call in (lambda: store.put(reserved, "k", {}), lambda: asyncio.to_thread(theirs.put, reserved, "k", {})):
+        with pytest.raises(InvalidNamespaceError):
+            await call()
+    assert target.keys() == []
+    for some in (store.batch, lambda ops: asyncio.to_thread(theirs.batch, ops)):
+        await some([PutOp(reserved, "k", {"n": 1})])
+        (item,) = await some([GetOp(reserved, "k")])
+        assert item.value == {"n": 1}
+    assert [item.key for item in await store.search(("langgraph",))] == ["k"]
+    await store.delete(reserved, "k")
+    assert await store.search(("langgraph",)) == []
 
 
 async def test_list_namespaces_filters_by_prefix_suffix_and_depth(store: Uniform) -> None:
