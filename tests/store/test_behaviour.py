@@ -19,6 +19,7 @@ from langgraph.store.base import (
     SearchOp,
 )
 from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import SqliteStore
 from tests.support.stores import check_sound
 from tests.support.uniform import Target, Uniform
 
@@ -335,6 +336,20 @@ async def test_an_invalid_batch_sends_nothing(store: Uniform, target: Target) ->
         with pytest.raises(error):
             await store.batch([good, op])
     assert target.keys() == []
+
+
+async def test_what_differs_from_langgraphs_sqlite_store(store: Uniform, target: Target) -> None:
+    """`docs/coming-from.md` says so: dots in filters, and which reads restart a TTL."""
+    value = {"a": {"b": 1}, "a.b": 2}
+    with SqliteStore.from_conn_string(":memory:", ttl={"default_ttl": 60}) as theirs:
+        theirs.setup()
+        theirs.put(NS, "k", value)
+        assert [len(theirs.search(NS, filter={"a.b": wanted})) for wanted in (1, 2)] == [1, 0]
+        assert not theirs.ttl_config.get("refresh_on_read", False)
+    await store.put(NS, "k", value)
+    assert [len(await store.search(NS, filter={"a.b": wanted})) for wanted in (1, 2)] == [0, 1]
+    assert len(await store.search(NS, filter={"a": {"b": 1}})) == 1
+    assert target.store(ttl={"default_ttl": 60}).saver.ttl_config["refresh_on_read"]
 
 
 # -- namespaces

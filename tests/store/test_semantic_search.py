@@ -200,9 +200,7 @@ async def test_vectors_are_removed_with_their_items(target: Target, store: Unifo
     assert [key for key in target.keys() if not key.endswith(b":retired")] == []
 
 
-async def test_index_false_leaves_vectors_as_langgraphs_stores_do(
-    target: Target, store: Uniform, model: Model
-) -> None:
+async def test_index_false_leaves_vectors_as_langgraphs_stores_do(target: Target, store: Uniform, model: Model) -> None:
     theirs = InMemoryStore(index=model.index(fields=["text"]))
     ops = [
         [PutOp(NS, text, {"text": text}) for text in FRUIT],
