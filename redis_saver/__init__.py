@@ -5,6 +5,7 @@ from importlib.metadata import version as _version
 
 from redis_saver._cache.cache import AsyncRedisCache, RedisCache
 from redis_saver._cache.health import CacheStats
+from redis_saver._cache.keys import cache_key
 from redis_saver._cache.llm import RedisLLMCache
 from redis_saver._checkpoint.auditing import ChannelValue, VersionInfo, WriteInfo
 from redis_saver._checkpoint.checking import CheckReport, Finding
@@ -49,5 +50,5 @@ __all__ = [
     "ReplicationTimeout", "StaleParent", "Stats", "StillNeeded", "StoreBusy", "StoreDamaged", "StrictSerializer",
     "ThreadBusy", "ThreadDamaged", "ThreadInfo", "ThreadMigrationError", "ThreadNotFound", "TieredSaver",
     "TieredStore", "TieredStoreStats", "TieredThreadInfo", "UnsupportedFormat", "UnsupportedServer", "VersionInfo",
-    "VersionedItem", "VersionedSearchItem", "WriteInfo", "__version__",
+    "VersionedItem", "VersionedSearchItem", "WriteInfo", "__version__", "cache_key",
 ]  # fmt: skip

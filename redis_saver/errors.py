@@ -489,10 +489,12 @@ def moving(what: str, *named: object) -> _Wrapping:
     return _Wrapping(ThreadMigrationError, what, named, "Other threads are still moved.")
 
 
-def encoding(what: str, *named: object) -> _Wrapping:
+_UNENCODED = (
+    "Nothing was written. Store a value of a type that the serializer knows, or pass a serde= that knows this one. "
+    "If another OS thread was changing the value, store a copy."
+)
+
+
+def encoding(what: str, *named: object, remedy: str = _UNENCODED) -> _Wrapping:
     """Return a context that raises `EncodeError` for an error: the value of `what` cannot be encoded."""
-    remedy = (
-        "Nothing was written. Store a value of a type that the serializer knows, or pass a serde= that knows this one. "
-        "If another OS thread was changing the value, store a copy."
-    )
     return _Wrapping(EncodeError, "cannot encode " + what, named, remedy)

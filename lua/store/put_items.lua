@@ -16,7 +16,8 @@
 -- ARGV[6] ttl         its TTL in milliseconds; '0' for none
 -- ARGV[7] put         16 hex digits that name this put
 -- ARGV[8] value       a frame of the serializer's type, then its bytes; '' to delete the item
--- ARGV[9] vectors     the number of dimensions, a frame of the serializer's type, its bytes. '' for none
+-- ARGV[9] vectors     the number of dimensions, a frame of the serializer's type, its bytes. '' for none, 'keep' for
+--                     those that the item has (callers that encrypt send them sealed for this put instead)
 -- ARGV[10..]          the same six for each other item, each item once. Then the tags of each document, if any
 -- The version of a stored item is the server's time in microseconds, or one more than the last version. An item that
 -- this put has already stored stays, so a request may be sent twice. `@compared` holds the last 16 requests that expect
@@ -37,6 +38,7 @@ local documents = { unpack(KEYS, 7) }
 local MORE, NOT_ANNOUNCED, CONFLICT, EMPTIED, DOCUMENTED, OTHER_KEY = 1, 2, 3, 4, 7, 8
 local token, announced, key = ARGV[1], ARGV[2], ARGV[3]
 local FIRST, EACH, MANY = 4, 6, (#ARGV - 3) / (documents[1] and 7 or 6)
+local KEEP = 'keep'
 
 -- Remembers a request that expects versions.
 local function remember()
@@ -46,7 +48,7 @@ end
 
 -- The common case: one item without TTL and vectors, in an existing partition whose items have none either. Any other
 -- case continues below.
-if #ARGV == 9 and token == '' and ARGV[6] == '0' and ARGV[8] ~= '' and ARGV[9] == '' then
+if #ARGV == 9 and token == '' and ARGV[6] == '0' and ARGV[8] ~= '' and (ARGV[9] == '' or ARGV[9] == KEEP) then
   local field, expected, put = ARGV[4], ARGV[5], ARGV[7]
   local text, old = unpack(redis.call('HMGET', items, '@state', field))
   local pattern = '^([12]) 0 (%d+) (%d+) (%d+) (%d+ 0 0 0 %d+ %d+ 0)$'
@@ -112,7 +114,7 @@ else
 end
 
 -- Build and commit.
-local removed, is_stored = {}, {}
+local removed, is_stored, vectors_of = {}, {}, {}
 local has_documents = documents[1] and (mark or state.indexed == 0) -- else document_items has not begun yet
 for i, field in ipairs(fields) do
   local at = FIRST + (i - 1) * EACH
@@ -122,6 +124,8 @@ for i, field in ipairs(fields) do
     if records[i] then removed[#removed + 1] = field end
   elseif made_by ~= put then
     local version = math.max(micros, state.last + 1)
+    if its_vectors == KEEP then its_vectors = records[i] and redis.call('HGET', vectors, field) or '' end
+    vectors_of[i] = its_vectors
     add(state, field, version, created, ttl, now + ttl, put, value, its_vectors, old_version, old_ttl)
     is_stored[i] = true
   end
@@ -130,10 +134,10 @@ store(state)
 if removed[1] then remove_items(state, removed) end
 if has_documents then
   for i, document in ipairs(documents) do
-    local _, _, ttl, _, value, its_vectors = unpack(ARGV, FIRST + (i - 1) * EACH, FIRST + i * EACH - 1)
-    if is_stored[i] and its_vectors ~= '' then
+    local _, _, ttl, _, value = unpack(ARGV, FIRST + (i - 1) * EACH, FIRST + i * EACH - 1)
+    if is_stored[i] and vectors_of[i] ~= '' then
       local tags = ARGV[FIRST + MANY * EACH + i - 1]
-      mark = marked(mark, write_document(document, tags, its_vectors, ttl, now + ttl))
+      mark = marked(mark, write_document(document, tags, vectors_of[i], ttl, now + ttl))
     elseif is_stored[i] or value == '' then
       redis.call('UNLINK', document)
     end

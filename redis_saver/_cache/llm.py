@@ -60,7 +60,7 @@ class RedisLLMCache(BaseCache):
         return self._entries._measured()  # noqa: SLF001 - it is of ours
 
     def lookup(self, prompt: str, llm_string: str) -> Sequence[Generation] | None:
-        """Return the answers to a prompt, or None if there are none."""
+        """Return the answers to a prompt, or None if there are none. Each message is a new one, without an id."""
         name = _name(prompt, llm_string)
         return self._entries.get([name]).get(name)
 
@@ -124,6 +124,8 @@ def _plain(generation: Generation) -> dict[str, Any]:
 
 def _generation(kind: str, text: str, **fields: Any) -> Generation:
     made = _KINDS[kind](text=text, **fields)
+    if isinstance(made, ChatGeneration):
+        made.message.id = None  # by the id, `add_messages` would replace an earlier answer of the thread
     if made.text != text:  # a chat generation takes its text from the message
         made.text = text
     return made

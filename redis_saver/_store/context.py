@@ -88,19 +88,6 @@ class Places:
             self._cached.store(namespace, place)
         return place
 
-    def to_put(self, namespace: tuple[str, ...]) -> Place:
-        """Return the place of a namespace for a new item.
-
-        Raises:
-            InvalidNamespaceError: As `of`, or the first label is `langgraph`.
-        """
-        place = self.of(namespace)
-        if namespace[0] == "langgraph":
-            raise InvalidNamespaceError(
-                f"the first label of {shown(namespace)} is 'langgraph', which LangGraph keeps for itself"
-            )
-        return place
-
     def key(self, key: Any) -> str:
         """Check a key.
 

@@ -22,13 +22,17 @@ Algorithm: TypeAlias = Literal["flat", "hnsw"]
 _OF_SERVER = ("algorithm", "vectors_per_item")
 _WORDS = {"distance_type": get_args(Distance), "search": get_args(SearchedBy), "algorithm": get_args(Algorithm)}
 """Allowed words of these settings. The first is the default."""
-_KEYS = ("dims", "embed", "fields", "distance_type", "search", *_OF_SERVER)
+_KEYS = ("dims", "embed", "fields", "text_fields", "distance_type", "search", *_OF_SERVER)
 MAX_VECTORS_PER_ITEM = 64
+WHOLE = "$"
+"""The path of a whole value."""
 
 
 class RedisIndexConfig(IndexConfig, total=False):
     """LangGraph's `IndexConfig` (`dims`, `embed`, `fields`), with the score and the side that compares vectors."""
 
+    text_fields: list[str] | None
+    """Another name of `fields`, that of LangGraph's SqliteStore."""
     distance_type: Distance
     """`cosine` (default) is the cosine of the angle; `l2` is the Euclidean distance times -1; or `inner_product`. A
     greater score is nearer."""
@@ -70,12 +74,25 @@ def load(index: RedisIndexConfig | IndexConfig | None) -> Embedder | None:
         raise TypeError(
             f"index={shown(index)}: write a dict, such as {{'dims': 1536, 'embed': 'openai:text-embedding-3-small'}}"
         )
-    _check(index)
+    settings = _normalized(index)
+    _check(settings)
     try:
         from redis_saver._store.vectors import Embedder  # noqa: PLC0415 - it imports numpy
     except ImportError as error:
         raise ImportError("index= needs the extra: pip install 'redis-saver[vectors]'") from error
-    return Embedder(index)
+    return Embedder(settings)
+
+
+def _normalized(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration with `fields` as a list, and without `text_fields`, the name of SqliteStore."""
+    index = dict(config)
+    fields, others = index.get("fields"), index.pop("text_fields", None)
+    others = [others] if isinstance(others, str) else others
+    if fields and others and fields != others:
+        raise ValueError(
+            f"index: 'text_fields'={shown(others)} is another name of 'fields'={shown(fields)}: leave one of them out"
+        )
+    return {**index, "fields": fields or others or [WHOLE]}
 
 
 def _check(index: Mapping[str, Any]) -> None:
@@ -103,7 +120,7 @@ def server_index(index: Mapping[str, Any]) -> ServerIndex | None:
     """Return the server's index of a checked configuration, or None if the process compares vectors."""
     if index.get("search") != "server":
         return None
-    many = index.get("vectors_per_item") or min(len(index.get("fields") or ("$",)), MAX_VECTORS_PER_ITEM)
+    many = index.get("vectors_per_item") or min(len(index["fields"]), MAX_VECTORS_PER_ITEM)
     return ServerIndex(index.get("algorithm", "flat"), index.get("distance_type", "cosine"), index["dims"], many)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.store import base
@@ -52,6 +52,9 @@ from redis_saver._store.writing import Write, as_write, put
 from redis_saver.encryption import Encryption, KeyStatus, Rotated
 from redis_saver.errors import reading_store
 
+if TYPE_CHECKING:
+    from langchain_core.embeddings import Embeddings
+
 INDEXED_CACHE_BYTES = 2**29
 """Default of `cache_bytes` with `index`: a little over 50,000 vectors of 1,536 dimensions."""
 ClientT = TypeVar("ClientT", SyncClient, AsyncClient)
@@ -93,6 +96,10 @@ class Store(Rotates, BaseStore, Generic[ClientT]):
 
     supports_ttl: bool = True
     ttl_config: TTLConfig | None
+    index_config: RedisIndexConfig | None
+    """The `index`, with `fields`. None without one."""
+    embeddings: Embeddings | None
+    """The embedding model of `index`."""
     _driver: RedisDriver
     _driver_class: ClassVar[type[Any]]
 
@@ -164,6 +171,8 @@ class Store(Rotates, BaseStore, Generic[ClientT]):
         )
         embedder = index_config.load(index)
         serde = chosen(serde, strict=strict) or FastSerializer()
+        self.index_config = None if embedder is None else embedder.config
+        self.embeddings = None if embedder is None else embedder.embeddings
         if embedder is not None and embedder.server is not None:
             _check_server_search(client, prefix, serde, encryption)
         self.ttl_config = _ttl_config(ttl)
@@ -341,8 +350,9 @@ class Store(Rotates, BaseStore, Generic[ClientT]):
             namespace: Its namespace.
             key: Its key.
             value: A dict with string keys and values that the serializer knows. None deletes the item.
-            index: Texts to embed: None for the `fields` of the store's `index`, False for nothing, or a list of paths.
-                A store without `index` ignores it.
+            index: Texts to embed: None for the `fields` of the store's `index`, or a list of paths. The vectors of the
+                item are replaced. False embeds nothing, and leaves its vectors as they are. With `encryption=` that
+                takes one more round trip.
             ttl: TTL in minutes; None: it does not expire. Default: the store's `ttl`.
             if_version: Store it only if the item has this `version`, or, for 0, if there is no such item. None: store
                 it in any case.
@@ -376,6 +386,10 @@ class Store(Rotates, BaseStore, Generic[ClientT]):
                 "leave if_version out"
             )
         partition, field, write = as_write(self._context, op, if_version)
+        if op.value is not None and op.namespace[0] == "langgraph":  # as in LangGraph's stores, `batch` allows it
+            raise base.InvalidNamespaceError(
+                f"the first label of {shown(op.namespace)} is 'langgraph', which LangGraph keeps for itself"
+            )
         texts = Texts()
         texts.note(write.texts)
         return put(self._context, partition, {field: write}, texts), texts

@@ -22,7 +22,7 @@ from redis_saver._storage import framing
 from redis_saver._storage.context import Context
 from redis_saver._storage.sealing import ENCRYPTED, SEALED
 from redis_saver._store.context import namespace_and_key
-from redis_saver._store.index_config import Distance, Texts, check_paths, server_index
+from redis_saver._store.index_config import WHOLE, Distance, Texts, check_paths, server_index
 from redis_saver._store.items import seal, unseal
 from redis_saver.errors import IsEncrypted, decoding_item, encoding
 
@@ -42,8 +42,6 @@ WASTE = 3
 """If more than one row in 3 is unused, the other rows are copied into a new block."""
 _ROUNDING = 2.0**-24
 """Relative rounding error of float32."""
-_WHOLE = "$"
-"""The path of a whole value."""
 _STORED = np.dtype("<f4")
 
 
@@ -260,10 +258,11 @@ class Embedder:
         Raises:
             ImportError, ValueError: The embedding model cannot be loaded by its name.
         """
+        self.config: Any = config
         self.dims: int = config["dims"]
         self.distance: Distance = config.get("distance_type", "cosine")
         self.embeddings = ensure_embeddings(config["embed"])
-        self.fields = _tokenized(config.get("fields") or [_WHOLE])
+        self.fields = _tokenized(config["fields"])
         self.server = server_index(config)
         """The server's own index, or None if the process compares vectors."""
         self.nothing = VectorIndex(self.dims)
@@ -396,7 +395,7 @@ class Embedder:
 
 
 def _tokenized(paths: Sequence[str]) -> list[str | list[str]]:
-    return [path if path == _WHOLE else tokenize_path(path) for path in paths]
+    return [path if path == WHOLE else tokenize_path(path) for path in paths]
 
 
 def _converted(vectors: Any, count: int, dims: int) -> Rows:

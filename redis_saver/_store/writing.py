@@ -21,9 +21,9 @@ from redis_saver._engine.requests import Argument, Call, Operation, T
 from redis_saver._store import scripts
 from redis_saver._store.context import StoreContext, namespace_and_key
 from redis_saver._store.index_config import Texts
-from redis_saver._store.items import dump_value, encode_value, entry_maker, seal
+from redis_saver._store.items import Entry, dump_value, encode_value, entry_maker, seal, unseal
 from redis_saver._store.reading import list_fields
-from redis_saver._store.scripts import ask, item_at, keyed, with_partition_key
+from redis_saver._store.scripts import ask, item_at, keyed, windows, with_partition_key
 from redis_saver.errors import Conflict, DecodeError, decoding_item, reading_store
 
 MAX_PUTS, MAX_BYTES = 1000, 8_000_000
@@ -32,6 +32,8 @@ FIELDS_PER_READ = 500
 _LATEST = 7_258_118_400_000
 """The year 2200, in milliseconds. No stored time is later, so that sums of them stay exact in scripts."""
 ANY_VERSION = b""
+KEEP = b"keep"
+"""Vectors of a put that leaves those of the item as they are."""
 
 
 class Write(NamedTuple):
@@ -45,6 +47,8 @@ class Write(NamedTuple):
     """Version that the item must have; `0` if it must not exist."""
     texts: Sequence[str] = ()
     """Texts whose vectors it gets."""
+    keeps_vectors: bool = False
+    """True if its vectors stay as they are."""
 
 
 DELETION = Write(b"")
@@ -53,8 +57,7 @@ DELETION = Write(b"")
 def as_write(context: StoreContext, op: PutOp, if_version: int | None = None) -> tuple[Partition, bytes, Write]:
     """Check and encode a put. Returns its partition, field and write."""
     places = context.places
-    place = places.of(op.namespace) if op.value is None else places.to_put(op.namespace)
-    key = places.key(op.key)
+    place, key = places.of(op.namespace), places.key(op.key)
     if op.value is None:
         return place.partition, place.field(key), DELETION
     value = encode_value(context.values, op.namespace, key, op.value)
@@ -63,7 +66,7 @@ def as_write(context: StoreContext, op: PutOp, if_version: int | None = None) ->
         config.number("if_version", if_version, 0, whole=True)
         expected = b"%d" % if_version
     texts = context.embedder.texts_of(context.values, op.namespace, key, op.value, op.index) if context.embedder else ()
-    return place.partition, place.field(key), Write(value, milliseconds(op.ttl), expected, texts)
+    return place.partition, place.field(key), Write(value, milliseconds(op.ttl), expected, texts, op.index is False)
 
 
 def milliseconds(minutes: Any) -> int:
@@ -102,28 +105,83 @@ def put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Writ
 
 
 def _put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Write], texts: Texts) -> Operation[None]:
-    values = context.values
     of_vector = 4 * context.embedder.dims if context.embedder else 0
 
     def size_of(field: bytes) -> int:
-        return len(field) + len(writes[field].value) + of_vector * len(writes[field].texts)
+        value, _, _, own_texts, keeps_vectors = writes[field]
+        return len(field) + len(value) + of_vector * (len(own_texts) + keeps_vectors)
 
     for fields in split(writes, size_of):
-        arguments: list[Argument] = [_key_argument(context)]
-        digits = os.urandom(8 * len(fields)).hex()  # by its digits the script recognizes a put that is sent twice
-        for position, field in enumerate(fields):
-            value, ttl, expected, own_texts = writes[field]
-            name, vectors = digits[16 * position : 16 * position + 16].encode(), b""
-            if own_texts and context.embedder:
-                vectors = context.embedder.encode(values, partition, field, name, texts.rows(own_texts))
-            arguments += (field, expected, ttl, name, value and seal(values, field, name, value), vectors)
-        reply = yield from ask(context, partition, scripts.PUT_ITEMS, arguments, fields)
-        if reply.code == StoreReply.CONFLICT:
-            with reading_store(partition.keys[0]):
-                field, version = fields[item_at(reply.values[0], len(fields))], int(reply.values[1])
-            raise _conflict(partition, field, version, writes)
-        if reply.code == StoreReply.EMPTIED:
-            yield Call(scripts.WITHDRAW, context.keyspace.directory, (partition.member, reply.values[0]))
+        while not (yield from _put_together(context, partition, {field: writes[field] for field in fields}, texts)):
+            pass  # others put an item between the read of its vectors and the put
+
+
+def _put_together(
+    context: StoreContext, partition: Partition, writes: Mapping[bytes, Write], texts: Texts
+) -> Operation[bool]:
+    """Run the script once. False if it stored nothing, because an item changed after its vectors were read."""
+    values, fields = context.values, list(writes)
+    kept = yield from _read_kept(context, partition, writes)
+    arguments: list[Argument] = [_key_argument(context)]
+    digits = os.urandom(8 * len(fields)).hex()  # by its digits the script recognizes a put that is sent twice
+    for position, (field, (value, ttl, expected, own_texts, keeps_vectors)) in enumerate(writes.items()):
+        name, vectors = digits[16 * position : 16 * position + 16].encode(), KEEP if keeps_vectors else b""
+        known = kept.get(field)
+        if own_texts and context.embedder:
+            vectors = context.embedder.encode(values, partition, field, name, texts.rows(own_texts))
+        elif known is not None:
+            vectors = known.plain and b"%b %b" % (known.dims, seal(values, field, name, known.plain, b"vectors"))
+        wanted = expected or (known.version if known else ANY_VERSION)
+        arguments += (field, wanted, ttl, name, value and seal(values, field, name, value), vectors)
+    reply = yield from ask(context, partition, scripts.PUT_ITEMS, arguments, fields)
+    if reply.code == StoreReply.CONFLICT:
+        with reading_store(partition.keys[0]):
+            other, version = fields[item_at(reply.values[0], len(fields))], int(reply.values[1])
+        if other in kept and writes[other].expected == ANY_VERSION:
+            return False
+        raise _conflict(partition, other, version, writes)
+    if reply.code == StoreReply.EMPTIED:
+        yield Call(scripts.WITHDRAW, context.keyspace.directory, (partition.member, reply.values[0]))
+    return True
+
+
+class _Kept(NamedTuple):
+    """Vectors of an item that a put leaves as they are."""
+
+    version: bytes = b"0"
+    """Version of the item, `0` if there is none."""
+    dims: bytes = b""
+    plain: bytes = b""
+    """The opened vectors, empty if there are none."""
+
+
+def _read_kept(
+    context: StoreContext, partition: Partition, writes: Mapping[bytes, Write]
+) -> Operation[dict[bytes, _Kept]]:
+    """Read and open the vectors that are to stay. They are sealed with the name of a put, so each put seals them anew.
+
+    Without `encryption=` the script keeps them, and nothing is read. Else one round trip per 500 items.
+
+    Raises:
+        DecodeError: Vectors do not open.
+    """
+    kept = dict[bytes, _Kept]()
+    fields = [field for field, write in writes.items() if write.keeps_vectors]
+    for window in windows(fields if context.values.cipher is not None else [], FIELDS_PER_READ):
+        found = (yield from ask(context, partition, scripts.READ_ITEMS, ("vectors", *window))).values[2:]
+        pairs = zip(found[::2], found[1::2], strict=True) if found else [(b"", b"")] * len(window)
+        for field, (record, stored) in zip(window, pairs, strict=True):
+            kept[field] = _opened_vectors(context, partition, field, record, stored) if record else _Kept()
+    return kept
+
+
+def _opened_vectors(context: StoreContext, partition: Partition, field: bytes, record: bytes, stored: bytes) -> _Kept:
+    with reading_store(partition.keys[0]):
+        entry, (namespace, key) = Entry(field, record), namespace_and_key(partition, field)
+    dims, _, framed = stored.partition(b" ")
+    with decoding_item("the vectors of item {!r} of namespace {!r}", key, namespace):
+        plain = framed and unseal(context.values, field, entry.made_by, framed, b"vectors")
+    return _Kept(b"%d" % entry.version, dims, plain)
 
 
 def _key_argument(context: StoreContext) -> bytes:
@@ -269,7 +327,7 @@ def find_place(context: StoreContext, item: StoredItem) -> tuple[Partition, byte
     Raises:
         InvalidNamespaceError, LimitExceeded: It cannot be stored.
     """
-    place = context.places.to_put(item.namespace)
+    place = context.places.of(item.namespace)
     return place.partition, place.field(context.places.key(item.key))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 from langgraph.store.base import (
     BaseStore,
     GetOp,
+    IndexConfig,
     Item,
     ListNamespacesOp,
     Op,
@@ -38,6 +39,9 @@ from redis_saver._tiered.requests import WAITS, ColdCall, Tiered, attempt, best_
 from redis_saver._tiered_store import copies
 from redis_saver._tiered_store.copies import Copy, StoreTiers, TieredStoreStats
 from redis_saver.errors import StoreBusy, reading_store
+
+if TYPE_CHECKING:
+    from langchain_core.embeddings import Embeddings
 
 Hot = TypeVar("Hot", RedisStore, AsyncRedisStore)
 Writes: TypeAlias = Mapping[Partition, Mapping[bytes, PutOp]]
@@ -86,6 +90,10 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
         """The cold store."""
         self.supports_ttl: bool = cold.supports_ttl
         self.ttl_config: TTLConfig | None = getattr(cold, "ttl_config", None)
+        self.index_config: IndexConfig | None = getattr(cold, "index_config", None)
+        """The `index` of cold, which searches by meaning."""
+        self.embeddings: Embeddings | None = getattr(cold, "embeddings", None)
+        """The embedding model of cold."""
         if context_of(hot).values.data_keys is not None:
             raise ValueError(
                 f"{type(self).__name__}: hot has encryption=, but cold would keep the items as plain JSON, which it "
@@ -173,7 +181,7 @@ def batch(tiers: StoreTiers, ops: list[Op]) -> Tiered[list[Result]]:
             fields = reads.gets.setdefault(place.partition, {})
             fields.setdefault(place.field(places.key(op.key)), []).append(position)
         elif isinstance(op, PutOp):
-            place = places.of(op.namespace) if op.value is None else places.to_put(op.namespace)
+            place = places.of(op.namespace)
             _check_ttl(tiers, op)
             puts.append(op)
             writes.setdefault(place.partition, {})[place.field(places.key(op.key))] = op

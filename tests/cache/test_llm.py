@@ -12,7 +12,9 @@ from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.language_models import FakeListLLM
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, Generation, GenerationChunk
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.graph import MessagesState, StateGraph
 from tests.support.uniform import Target
 
 from redis_saver import DecodeError, EncodeError, RedisLLMCache
@@ -59,10 +61,38 @@ async def test_answers_round_trip(models: UniformCache, name: str) -> None:
     await models.update("prompt", "model", answers)
     found = await models.lookup("prompt", "model")
     assert type(found) is list
+    answers = [_without_id(one) for one in answers]
     assert found == answers
     assert [type(one) for one in found] == [type(one) for one in answers]
     assert [one.model_dump() for one in found] == [one.model_dump() for one in answers]
     assert [getattr(one, "message", None) for one in found] == [getattr(one, "message", None) for one in answers]
+
+
+def _without_id(answer: Generation) -> Generation:
+    if not isinstance(answer, ChatGeneration):
+        return answer
+    return answer.model_copy(update={"message": answer.message.model_copy(update={"id": None})})
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_cached_answer_is_a_new_message_of_its_thread(target: Target) -> None:
+    """With the id of the stored message, `add_messages` would replace the first answer."""
+    models, asynchronous = llm_cache_of(cache_of(target)), target.flavour == "async"
+    model = GenericFakeChatModel(messages=iter([AIMessage("answer", id="stored")]), cache=models.cache)
+
+    def bot(_: Any) -> Any:
+        return {"messages": [model.invoke("hi")]}
+
+    async def abot(_: Any) -> Any:
+        return {"messages": [await model.ainvoke("hi")]}
+
+    builder = StateGraph(MessagesState).add_node("bot", abot if asynchronous else bot).set_entry_point("bot")
+    graph, config = builder.compile(checkpointer=InMemorySaver()), {"configurable": {"thread_id": "t"}}
+    for count in (1, 2, 3):
+        state: Any = {"messages": ("human", "hi")}
+        found = await graph.ainvoke(state, config) if asynchronous else graph.invoke(state, config)
+        assert [one.content for one in found["messages"]] == ["hi", "answer"] * count
+    assert len({one.id for one in found["messages"]}) == 6 and models.stats().hits == 2
 
 
 @pytest.mark.parametrize("target_name", ["redis"])

@@ -137,7 +137,7 @@ def test_a_store_exposes_only_its_interface(kind: type[Any]) -> None:
     twins = {f"a{name}" for name in OF_STORES}
     assert shown(kind) == shown(BaseStore) | OF_STORES | twins | {"from_conn_string", "stats"}
     client = fakeredis.FakeRedis() if kind is RedisStore else FakeAsyncRedis()
-    assert {name for name in vars(kind(client)) if name[0] != "_"} == {"ttl_config"}
+    assert {name for name in vars(kind(client)) if name[0] != "_"} == {"embeddings", "index_config", "ttl_config"}
 
 
 def test_an_instance_adds_only_its_arguments() -> None:

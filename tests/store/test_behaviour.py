@@ -18,6 +18,8 @@ from langgraph.store.base import (
     SearchItem,
     SearchOp,
 )
+from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import SqliteStore
 from tests.support.stores import check_sound
 from tests.support.uniform import Target, Uniform
 
@@ -315,7 +317,6 @@ async def test_an_invalid_batch_sends_nothing(store: Uniform, target: Target) ->
     mistakes: list[tuple[Any, type[Exception]]] = [
         (PutOp((), "k", {}), InvalidNamespaceError),
         (PutOp(("a.b",), "k", {}), InvalidNamespaceError),
-        (PutOp(("langgraph", "x"), "k", {}), InvalidNamespaceError),
         (PutOp(("a", ""), "k", {}), InvalidNamespaceError),
         (PutOp("memories", "k", {}), InvalidNamespaceError),  # type: ignore[arg-type]
         (GetOp(("a", 1), "k"), InvalidNamespaceError),  # type: ignore[arg-type]
@@ -337,7 +338,37 @@ async def test_an_invalid_batch_sends_nothing(store: Uniform, target: Target) ->
     assert target.keys() == []
 
 
+async def test_what_differs_from_langgraphs_sqlite_store(store: Uniform, target: Target) -> None:
+    """`docs/coming-from.md` says so: dots in filters, and which reads restart a TTL."""
+    value = {"a": {"b": 1}, "a.b": 2}
+    with SqliteStore.from_conn_string(":memory:", ttl={"default_ttl": 60}) as theirs:
+        theirs.setup()
+        theirs.put(NS, "k", value)
+        assert [len(theirs.search(NS, filter={"a.b": wanted})) for wanted in (1, 2)] == [1, 0]
+        assert not theirs.ttl_config.get("refresh_on_read", False)
+    await store.put(NS, "k", value)
+    assert [len(await store.search(NS, filter={"a.b": wanted})) for wanted in (1, 2)] == [0, 1]
+    assert len(await store.search(NS, filter={"a": {"b": 1}})) == 1
+    assert target.store(ttl={"default_ttl": 60}).saver.ttl_config["refresh_on_read"]
+
+
 # -- namespaces
+
+
+async def test_a_batch_may_use_the_namespace_that_put_reserves(store: Uniform, target: Target) -> None:
+    """So it is in LangGraph's stores."""
+    reserved, theirs = ("langgraph", "x"), InMemoryStore()
+    for call in (lambda: store.put(reserved, "k", {}), lambda: asyncio.to_thread(theirs.put, reserved, "k", {})):
+        with pytest.raises(InvalidNamespaceError):
+            await call()
+    assert target.keys() == []
+    for some in (store.batch, lambda ops: asyncio.to_thread(theirs.batch, ops)):
+        await some([PutOp(reserved, "k", {"n": 1})])
+        (item,) = await some([GetOp(reserved, "k")])
+        assert item.value == {"n": 1}
+    assert [item.key for item in await store.search(("langgraph",))] == ["k"]
+    await store.delete(reserved, "k")
+    assert await store.search(("langgraph",)) == []
 
 
 async def test_list_namespaces_filters_by_prefix_suffix_and_depth(store: Uniform) -> None:

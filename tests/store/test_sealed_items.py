@@ -477,6 +477,52 @@ async def test_two_tiers_and_the_servers_index_are_refused(target: Target) -> No
     assert (raw_data(target), target.keys()) == before
 
 
+async def test_vectors_that_stay_are_sealed_for_each_put(target: Target) -> None:
+    """`index=False` leaves them, also if others put the item between the read of its vectors and the put."""
+    store, other = encrypted(target, index=INDEX), encrypted(target, index=INDEX)
+    vectors = items_of(target)[: -len("items")] + b"vectors"
+    await store.put(NS, "k", {"text": "apple"})
+    await store.put((*NS, "deep"), "bare", {"n": 0}, index=False)
+    before = target.raw.hgetall(vectors)
+    await store.put(NS, "k", {"n": 1}, index=False)
+    assert target.raw.hgetall(vectors).keys() == before.keys() and target.raw.hgetall(vectors) != before
+    for reader in (store, other, encrypted(target, index=INDEX)):
+        (found, bare) = await reader.search(NS, query="apple")
+        assert (found.key, round(found.score, 9), found.value) == ("k", 1.0, {"n": 1}) and bare.score is None
+
+    puts = [(NS, "k", "pear"), ((*NS, "deep"), "bare", "plum"), ((*NS, "deep"), "new", "zero")]
+
+    def meanwhile(request: Any) -> Any:
+        if script_of(request) is not scripts.PUT_ITEMS or not puts:
+            return None
+        namespace, key, text = puts.pop()
+        return lambda: other.put(namespace, key, {"text": text})
+
+    ours = encrypted(target, index=INDEX)
+    Meanwhile(ours.saver, meanwhile)
+    await ours.batch([PutOp(namespace, key, {"n": 2}, index=False) for namespace, key, _ in list(puts)])
+    assert not puts
+    for query, key in (("pear", "k"), ("plum", "bare")):
+        best, *rest = await encrypted(target, index=INDEX).search(NS, query=query)
+        assert (best.key, round(best.score, 9), best.value) == (key, 1.0, {"n": 2})
+        assert all(item.value == {"n": 2} and item.score is not None for item in rest)
+    puts.append((NS, "k", "apple"))
+    with pytest.raises(Conflict):
+        await ours.put(NS, "k", {"n": 3}, index=False, if_version=(await store.get(NS, "k")).version)
+    check_sound(target)
+
+    target.raw.hset(vectors, b"k\0", before[b"k\0"])  # of another put
+    value = (await store.get(NS, "k")).value
+    with pytest.raises(DecodeError, match="the vectors of item 'k'"):
+        await store.put(NS, "k", {"n": 4}, index=False)
+    assert (await store.get(NS, "k")).value == value
+    await store.put(NS, "k", {"n": 4}, index=[])
+    assert [item.key for item in await store.search(NS, query="pear")][-1] == "k"
+    await target.store(prefix=target.prefix + "-p", index=INDEX).put(NS, "k", {"text": "apple"})
+    with pytest.raises((KeyMismatch, PlainValueRefused)):
+        await encrypted(target, prefix=target.prefix + "-p", index=INDEX).put(NS, "k", {"n": 1}, index=False)
+
+
 # -- attacks
 
 

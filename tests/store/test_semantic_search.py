@@ -19,6 +19,8 @@ from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import Around
 
 from redis_saver import (
+    AsyncTieredStore,
+    Conflict,
     DecodeError,
     EncodeError,
     LimitExceeded,
@@ -27,6 +29,7 @@ from redis_saver import (
     RedisStore,
     StoreDamaged,
     StrictSerializer,
+    TieredStore,
 )
 from redis_saver._common.store_names import StoreKeyspace
 
@@ -130,6 +133,32 @@ async def test_a_query_ranks_items_across_partitions(store: Uniform) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
+async def test_the_index_is_configured_and_shown_as_in_langgraphs_stores(target: Target, model: Model) -> None:
+    for index in (
+        model.index(fields=["text"]),
+        model.index(text_fields=["text"]),
+        model.index(text_fields="text"),
+        model.index(fields=["text"], text_fields=["text"]),
+    ):
+        store = target.store(index=index)
+        await store.put(NS, "apple", {"text": "apple", "more": "pear"})
+        assert found(await store.search(NS, query="apple")) == [("apple", 1.0)]
+        made = store.saver
+        assert (made.index_config["dims"], made.index_config["fields"]) == (DIMS, ["text"])
+        assert made.embeddings.embed_query("apple") == vector("apple")
+        kind = TieredStore if isinstance(made, RedisStore) else AsyncTieredStore
+        cold = InMemoryStore(index=model.index())
+        if "encryption" not in target.settings({}):
+            tiers = kind(target.store(ttl="1m").saver, cold)
+            assert tiers.index_config is cold.index_config and tiers.embeddings is cold.embeddings
+    bare = target.store().saver
+    assert bare.index_config is None and bare.embeddings is None
+    assert target.store(index=model.index()).saver.index_config["fields"] == ["$"]
+    with pytest.raises(ValueError, match="another name of 'fields'"):
+        target.store(index=model.index(fields=["text"], text_fields=["title"]))
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
 async def test_query_and_index_are_ignored_without_an_index(target: Target) -> None:
     store = target.store()
     await furnish(store)
@@ -155,7 +184,7 @@ async def test_vectors_are_removed_with_their_items(target: Target, store: Unifo
     await furnish(store)
     await store.search(NS, query="apple")
     await store.put(NS, "apple pie", {"text": "plum"})
-    await store.put(NS, "apple tart", {"text": "apple tart"}, index=False)
+    await store.put(NS, "apple tart", {"text": "apple tart"}, index=[])
     await store.delete(NS, "pear cake")
     texts = {"apple pie": ["plum"], "plum jam": ["plum jam"], "apple juice": ["apple juice"], "zero": ["zero"]}
     ranked = [*wanted("cosine", "apple", texts), ("apple tart", None)]
@@ -169,6 +198,48 @@ async def test_vectors_are_removed_with_their_items(target: Target, store: Unifo
         await store.delete(NS, text)
     assert await store.search(NS, query="apple") == []
     assert [key for key in target.keys() if not key.endswith(b":retired")] == []
+
+
+async def test_index_false_leaves_vectors_as_langgraphs_stores_do(target: Target, store: Uniform, model: Model) -> None:
+    theirs = InMemoryStore(index=model.index(fields=["text"]))
+    ops = [
+        [PutOp(NS, text, {"text": text}) for text in FRUIT],
+        [
+            PutOp(NS, "apple pie", {"text": "plum"}, index=False),  # the vector of "apple pie" stays
+            PutOp(NS, "plum jam", {"used": 1}, index=False),
+            PutOp(NS, "plum jam", {"used": 2}, index=False),
+            PutOp(NS, "pear cake", None),
+            PutOp(NS, "new", {"text": "apple"}, index=False),
+        ],
+        [PutOp(NS, "pear cake", {"text": "pear cake"}, index=False)],
+        [PutOp(NS, "zero", {"text": "zero"}), PutOp(NS, "zero", {"text": "apple"}, index=False)],
+        [PutOp(NS, "apple tart", {"text": "plum"}), PutOp(NS, "new", {"text": "pear"})],
+    ]
+    model.take()
+    for some in ops:
+        await store.batch(some)
+        theirs.batch(some)
+        check_sound(target)
+        expected = sorted(found(theirs.search(NS, query="apple")), key=lambda one: (-(one[1] or -9), one[0]))
+        for reader in (store, target.store(index=Model().index(fields=["text"]))):
+            items = found(await reader.search(NS, query="apple"))
+            assert sorted(items, key=lambda one: (-(one[1] or -9), one[0])) == expected
+    asked = [text for call in model.take() for text in call]
+    assert asked.count("plum") == 2, "each store embeds it once, for apple tart"
+    assert (await store.get(NS, "apple pie")).value == {"text": "plum"}
+
+    await target.store().put(NS, "apple tart", {"text": "pear"}, index=False, ttl=1)  # a store without an index
+    with_ttl = await store.search(NS, query="plum", limit=2, refresh_ttl=False)
+    assert {item.key for item in with_ttl} == {"apple tart", "plum jam"} and all(item.score for item in with_ttl)
+    current = (await store.get(NS, "apple tart", refresh_ttl=False)).version
+    with pytest.raises(Conflict):
+        await store.put(NS, "apple tart", {}, index=False, if_version=current - 1)
+    await store.put(NS, "apple tart", {"text": "x"}, index=False, if_version=current, ttl=1)
+    check_sound(target)
+    later(target, 70_000)
+    await store.put(NS, "apple tart", {"text": "x"}, index=False)  # a new item: the old vectors have expired
+    assert ("apple tart", None) in found(await store.search(NS, query="apple"))
+    check_sound(target)
 
 
 async def test_vectors_expire_with_their_items(target: Target, store: Uniform) -> None:
@@ -195,7 +266,7 @@ async def test_the_first_vectors_of_a_partition_get_its_deadline(target: Target,
     await store.put(NS, "a", {"text": "apple"}, index=False, ttl=5)
     await store.put(NS, "b", {"text": "apple"}, ttl=1)
     check_sound(target)
-    await store.put(NS, "b", {"text": "apple"}, index=False, ttl=1)
+    await store.put(NS, "b", {"text": "apple"}, index=[], ttl=1)
     await store.put(NS, "a", {"text": "apple"}, ttl=5)
     check_sound(target)
 

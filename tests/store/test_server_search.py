@@ -259,6 +259,23 @@ async def test_a_zero_query_vector_is_refused(store: Uniform) -> None:
 # -- lifetime of documents
 
 
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_documents_stay_with_vectors_that_stay(target: Target, model: Model, plain: Uniform) -> None:
+    """Their deadlines move. Scripts write documents on any server, so this needs no module."""
+    index = model.index(fields=["text"], search="server")
+    for writer in (target.store(index=index), plain, target.store()):
+        store = target.store(index=index)
+        await store.batch([PutOp(NS, text, {"text": text}) for text in FRUIT])
+        there = check_documents(target)
+        for ttl in (5, 9, None):
+            await writer.batch([PutOp(NS, text, {"text": "x"}, index=False, ttl=ttl) for text in FRUIT[1:]])
+            assert check_documents(target) == there == len(FRUIT)
+        await writer.put(NS, FRUIT[2], {}, index=[])
+        assert check_documents(target) == there - 1
+        await store.delete_namespace(NS)
+        assert check_documents(target) == 0
+
+
 @HERE
 async def test_documents_are_removed_with_their_items(store: Uniform, plain: Uniform, target: Target) -> None:
     """The writer is a store with server search, with exact search, or without an index."""
@@ -266,7 +283,7 @@ async def test_documents_are_removed_with_their_items(store: Uniform, plain: Uni
     for writer in (store, plain, bare):
         await furnish(store)
         await writer.put(NS, "apple pie", {"text": "plum"})
-        await writer.put(NS, "apple tart", {"text": "apple tart"}, index=False)
+        await writer.put(NS, "apple tart", {"text": "apple tart"}, index=[])
         await writer.delete(NS, "pear cake")
         await writer.batch(
             [PutOp(NS, "zero", None), PutOp(NS, "new", {"text": "pear"}), PutOp(NS, "plum jam", {}, ttl=5)]

@@ -41,6 +41,7 @@ async def test_calls_take_one_to_three_round_trips(counted: tuple[Uniform, Count
 
     assert await trips(store.put(NS, "k", {"n": 2})) == 1
     assert await trips(store.put(NS, "l", {"n": 2}, ttl=5, if_version=0)) == 1
+    assert await trips(store.put(NS, "k", {"n": 2}, index=False)) == 1 + once, "the script keeps only plain vectors"
     assert await trips(store.get(NS, "k")) == 1
     assert await trips(store.get(NS, "none")) == 1
     assert await trips(store.get(("nobody",), "k")) == 1 + once

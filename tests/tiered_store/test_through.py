@@ -152,7 +152,6 @@ async def test_invalid_operations_are_refused_before_a_request(store: Uniform) -
     for ops, error in (
         ([PutOp((), "k", {})], InvalidNamespaceError),
         ([PutOp(NS, "ok", {"n": 1}), GetOp(("a.b",), "k")], InvalidNamespaceError),
-        ([PutOp(("langgraph", "x"), "k", {})], InvalidNamespaceError),
         ([PutOp(NS, "k", {}, None, 5)], ValueError),
         ([SearchOp(NS, {"n": {"$like": 1}})], ValueError),
         (["put"], TypeError),
@@ -161,7 +160,11 @@ async def test_invalid_operations_are_refused_before_a_request(store: Uniform) -
             await store.batch(ops)
     with pytest.raises(ValueError, match="two labels"):
         await store.warm(("memories",))
+    with pytest.raises(InvalidNamespaceError):
+        await store.put(("langgraph", "x"), "k", {})
     assert calls(store) == []
+    await store.batch([PutOp(("langgraph", "x"), "k", {"n": 1})])  # as in LangGraph's stores
+    assert (await store.get(("langgraph", "x"), "k")).value == {"n": 1}
 
 
 async def test_options_of_redis_stores_alone_are_refused(store: Uniform) -> None:

@@ -19,6 +19,7 @@ import valkey
 import valkey.asyncio
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import BaseStore, SearchItem
+from langgraph.types import CachePolicy
 
 from redis_saver import (
     AsyncRedisCache,
@@ -43,6 +44,7 @@ from redis_saver import (
     TieredSaver,
     VersionedItem,
     __version__,
+    cache_key,
 )
 from redis_saver.telemetry import instrument, log_slow_calls
 
@@ -169,6 +171,8 @@ entries: dict[tuple[tuple[str, ...], str], str] = texts.get([(("label",), "key")
 texts.set({(("label",), "key"): ("value", 60), (("label",), "other"): ("value", None)})
 texts.set({(("label",), "key"): (1, 60)})  # type: ignore[dict-item]
 cache_stats: CacheStats = cache.stats()
+policy: CachePolicy[Any] = CachePolicy(key_func=cache_key)
+cache_key({"a": 1}, closure="version 2").upper()
 AsyncRedisCache(asyncio)
 RedisLLMCache(cache, ttl="7d")
 RedisLLMCache(AsyncRedisCache(asyncio))
