@@ -365,7 +365,9 @@ class _Run:
     _error: str = ""
     _printed_at: float = -math.inf
     _flushed: int = -1
+    _backlog: int = 0
     _flushed_at: float = 0.0
+    _lost: int = 0
 
     def say(self, text: str) -> None:
         """Print a line, unless the command is quiet."""
@@ -375,6 +377,9 @@ class _Run:
     def tell(self, stats: Stats, *, at_once: bool = False) -> None:
         """Print a progress line, unless its numbers are unchanged or the last one is recent. Warn if it is stuck."""
         self._warn_if_stuck(stats)
+        if stats.lost_records > self._lost:
+            lost, self._lost = stats.lost_records - self._lost, stats.lost_records
+            warn(f"Redis lost its data, and with it about {lost} records that Postgres does not have")
         if not at_once and time.monotonic() - self._printed_at < PRINT_EVERY:
             return
         numbers = f"backlog {stats.backlog} records of {stats.dirty_threads} threads, "
@@ -387,15 +392,18 @@ class _Run:
             self._numbers, self._error, self._printed_at = numbers, error, time.monotonic()
 
     def _warn_if_stuck(self, stats: Stats) -> None:
+        """Warn if nobody flushes although both servers answer. Outages are reported by the checks of the servers."""
         now, flushed = time.monotonic(), stats.flushed + stats.coalesced
-        if flushed != self._flushed or stats.oldest_seconds < STUCK_AFTER:
+        goes_on = flushed != self._flushed or stats.backlog < self._backlog or stats.oldest_seconds < STUCK_AFTER
+        self._backlog = stats.backlog
+        if goes_on or stats.paused_seconds or self.hot.why or self.cold.why:
             self._flushed, self._flushed_at = flushed, now
         elif now - self._flushed_at >= STUCK_AFTER:
             self._flushed_at = now
             error = f"; last error: {self._without_passwords(stats.last_error)}" if stats.last_error else ""
             warn(
                 f"nothing was flushed for {STUCK_AFTER:g} s. {stats.backlog} records of {stats.dirty_threads} threads "
-                f"wait, the oldest for {stats.oldest_seconds:.0f} s. If Postgres answers, look for locks on its tables "
+                f"wait, the oldest for {stats.oldest_seconds:.0f} s. Look for locks on the tables of Postgres "
                 f"(pg_locks){error}"
             )
 
