@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ PROBLEMS = (
 )
 
 pytestmark = pytest.mark.timeout(400)
+needs_gevent = pytest.mark.skipif(find_spec("gevent") is None, reason="gevent is not installed")
 
 
 def not_ours(port: int) -> re.Pattern[str]:
@@ -261,9 +263,9 @@ def test_flask_views_work_with_gunicorn_preload(workers: str, environment: dict[
         Users(server.post, "sync/sync-", "async/async-").speak_to(2)
 
 
+@needs_gevent
 def test_gunicorn_with_greenlets_refuses_asyncio_in_each_view(environment: dict[str, str], tmp_path: Path) -> None:
     """No view hangs, and none of them makes a later one fail otherwise."""
-    pytest.importorskip("gevent")
     command, port = "gunicorn --preload --workers 2 --threads 4 flask_app:app", free_port()
     server = Running(command, tmp_path, environment, "-k", "gevent", "--bind", f"127.0.0.1:{port}", port=port)
     try:
@@ -346,10 +348,10 @@ def test_celery_workers_continue_each_others_threads(environment: dict[str, str]
             Users(ask, "sync-", "async-").speak_to(2)
 
 
+@needs_gevent
 def test_celery_workers_with_greenlets_run_blocking_tasks_and_refuse_asyncio(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    pytest.importorskip("gevent")
     url, command = environment["REDIS_URL"], "celery --app tasks worker --concurrency 2"
     worker = Running(command, tmp_path, environment, "--pool", "gevent")
     try:
