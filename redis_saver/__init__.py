@@ -33,7 +33,7 @@ from redis_saver.errors import (  # isort: skip
     EncodeError, EndpointError, FileDamaged, FlushPaused, ForkMissed, IndexNotBuilt, ItemMigrationError, KeyConflict,
     KeyMismatch, KeyUnavailable, LimitExceeded, LoopEnded, NotOwner, PlainValueRefused, RedisSaverError,
     ReplicationTimeout, StaleParent, StillNeeded, StoreBusy, StoreDamaged, ThreadBusy, ThreadDamaged,
-    ThreadMigrationError, ThreadNotFound, UnsupportedFormat, UnsupportedServer,
+    ThreadMigrationError, ThreadNotFound, ThreadsPatched, UnsupportedFormat, UnsupportedServer,
 )  # fmt: skip
 
 __version__ = _version("redis-saver")
@@ -48,7 +48,7 @@ __all__ = [
     "Limits", "LoopEnded", "NotOwner", "OperationStats", "Owner", "Ownership", "PlainValueRefused", "Pruned",
     "RedisCache", "RedisIndexConfig", "RedisLLMCache", "RedisSaver", "RedisSaverError", "RedisStats", "RedisStore",
     "ReplicationTimeout", "StaleParent", "Stats", "StillNeeded", "StoreBusy", "StoreDamaged", "StrictSerializer",
-    "ThreadBusy", "ThreadDamaged", "ThreadInfo", "ThreadMigrationError", "ThreadNotFound", "TieredSaver",
-    "TieredStore", "TieredStoreStats", "TieredThreadInfo", "UnsupportedFormat", "UnsupportedServer", "VersionInfo",
-    "VersionedItem", "VersionedSearchItem", "WriteInfo", "__version__", "cache_key",
+    "ThreadBusy", "ThreadDamaged", "ThreadInfo", "ThreadMigrationError", "ThreadNotFound", "ThreadsPatched",
+    "TieredSaver", "TieredStore", "TieredStoreStats", "TieredThreadInfo", "UnsupportedFormat", "UnsupportedServer",
+    "VersionInfo", "VersionedItem", "VersionedSearchItem", "WriteInfo", "__version__", "cache_key",
 ]  # fmt: skip

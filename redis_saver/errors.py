@@ -32,6 +32,7 @@
     ├── Closed                   the saver, store or cache was closed in this process              (also a RuntimeError)
     ├── CalledOnEventLoop        a synchronous call would block its own event loop   (also an asyncio.InvalidStateError)
     ├── LoopEnded                an event loop ended before it answered a call                    (also a RuntimeError)
+    ├── ThreadsPatched           gevent or eventlet patched threads; asyncio cannot work there    (also a RuntimeError)
     └── ForkMissed               this process was forked in C, without Python's fork hooks        (also a RuntimeError)
 
     BacklogWarning               a `with` block over a write-behind saver ended with a backlog    (a RuntimeWarning)
@@ -57,13 +58,15 @@ __all__ = [
     "DecodeError", "EncodeError", "EndpointError", "FileDamaged", "FlushPaused", "ForkMissed", "IndexNotBuilt",
     "ItemMigrationError", "KeyConflict", "KeyMismatch", "KeyUnavailable", "LimitExceeded", "LoopEnded", "NotOwner",
     "PlainValueRefused", "RedisSaverError", "ReplicationTimeout", "StaleParent", "StillNeeded", "StoreBusy",
-    "StoreDamaged", "ThreadBusy", "ThreadDamaged", "ThreadMigrationError", "ThreadNotFound", "UnsupportedFormat",
-    "UnsupportedServer",
+    "StoreDamaged", "ThreadBusy", "ThreadDamaged", "ThreadMigrationError", "ThreadNotFound", "ThreadsPatched",
+    "UnsupportedFormat", "UnsupportedServer",
 ]  # fmt: skip
 
 
 class RedisSaverError(Exception):
     """Base of the errors of this package."""
+
+    __repr__ = Exception.__repr__  # redis-py's has no message, and LangGraph stores `repr(error)`
 
 
 class ThreadDamaged(RedisSaverError):
@@ -287,6 +290,13 @@ class LoopEnded(RedisSaverError, RuntimeError):
     """
 
 
+class ThreadsPatched(RedisSaverError, RuntimeError):
+    """gevent or eventlet patched Python's threads, and an asyncio saver, store or cache was called. Nothing was sent.
+
+    `RedisSaver` and the other blocking classes work there.
+    """
+
+
 class ForkMissed(RedisSaverError, RuntimeError):
     """The process was forked without Python's fork hooks, and used a saver of the parent. Nothing was sent."""
 
@@ -405,7 +415,10 @@ def not_owner(since: str, by: str, key: bytes) -> NotOwner:
     """
     remedy, owner_key = _REMEDIES["NOTOWNER"][1], _names_of([key])
     if not (since.isdecimal() and 0 < int(since) < 10**16):
-        what = "it was given back or deleted, or the key was lost. Nothing was written. Take it again with own()"
+        what = (
+            "it was given back or deleted, its key was lost, or the token is another thread's. Nothing was written. "
+            "Take the thread with own(), and copy no `thread_owner` from the config of another thread"
+        )
         return NotOwner(f"nobody owns the thread by this token any more (in {owner_key}): {what}")
     moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=int(since))
     text = f"{printable(by)} has owned the thread since {moment.isoformat()} (in {owner_key}). {remedy}"

@@ -18,12 +18,13 @@
 -- The queue has two members for each waiter. The score of 'arrival <nonce>' is its time of arrival in microseconds.
 -- The score of 'alive <nonce>' is the time in milliseconds at which the waiter is dropped. Most polls only read, a few
 -- renew that score. A late waiter loses its members, and its next poll restores them from `arrival`. The key expires
--- with its last waiter.
+-- with its last waiter. 'ended <nonce>' is a waiter that has given up, scored like 'alive': its request may come late.
 --
 -- The first waiter polls every 10 ms, or after 1 % of the time for which the thread has been owned, up to 100 ms. Each
 -- waiter ahead of a caller adds 20 ms.
 -- Returns a list that begins with a code
---   OWNED  0  (record or '', milliseconds to the next poll, arrival or '0') others own it, or wait for it longer
+--   OWNED  0  (record or '', milliseconds to the next poll, arrival or '0') others own it or wait longer, or the caller
+--             has given up
 --   TAKEN  1  (record) the caller owns the thread
 -- Errors: none of ours.
 -- Rules: confirmed.
@@ -66,6 +67,7 @@ if held then last, name = string.match(held, '^(%d+)%-(%x+)$') end
 if name == nonce then return { TAKEN, renewed(owner, record, lease, kept) } end
 
 local is_owned, ahead = held and until_then - millis > 0, 0
+if redis.call('ZSCORE', waiters, 'ended ' .. nonce) then return { OWNED, '', MAX_PAUSE, '0' } end
 if mode == 'wait' then
   if arrival == '0' then
     arrival = string.format('%.0f', redis.call('ZSCORE', waiters, 'arrival ' .. nonce) or micros)

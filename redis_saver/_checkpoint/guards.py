@@ -36,6 +36,8 @@ _NOTHING: Tokens = MappingProxyType({})
 _held: ContextVar[Tokens] = ContextVar("redis_saver_held", default=_NOTHING)
 """Ownership of the enclosing `with saver.own(...)` blocks, by the saver's keyspace and the owner key."""
 _NOT_HELD = Held()
+_owner_keys: BoundedCache[str, bytes] = BoundedCache(10_000, 2 * 2**20)
+"""The owner key of each token that a block of this process got. It names prefix and thread."""
 _ON_PURPOSE = ("update", "fork")
 """LangGraph's sources of checkpoints that may fork: `update_state`, and a run from an older checkpoint."""
 _begun: BoundedCache[tuple[Keyspace, str, str], str] = BoundedCache(10_000, 4 * 2**20)
@@ -70,9 +72,12 @@ def writer_of(context: Context, thread: str, token: str = "", *, deletes: bool =
     Args:
         context: The saver on the server that knows who owns threads.
         thread: The thread.
-        token: Explicit owner token. If empty, use the token held by the current block.
+        token: Explicit owner token. If empty, or known as the token of another thread, use the token held by the
+            current block.
         deletes: True if the writer deletes or replaces the thread, which ends any ownership.
     """
+    if token and _owner_keys.get(token, key := context.keyspace.owner_key(thread)) != key:
+        token = ""  # copied with the config of another thread
     if not token and (held := _held.get()):
         token = held.get((context.keyspace, context.keyspace.owner_key(thread)), _NOT_HELD).token
     if token:
@@ -116,6 +121,7 @@ def _is_loop(context: Context, address: Address, metadata: CheckpointMetadata) -
 
 def hold(keyspace: Keyspace, owner: bytes, held: Held) -> None:
     """Use this token for all further writes to that thread in the current context."""
+    _owner_keys.store(held.token, owner, len(held.token) + len(owner))
     held.before = _held.get().get((keyspace, owner))
     _held.set({**_held.get(), (keyspace, owner): held})
 

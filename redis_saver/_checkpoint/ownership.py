@@ -12,6 +12,7 @@ import math
 import os
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
@@ -31,7 +32,7 @@ from redis_saver._engine.replies import OwnershipReply
 from redis_saver._engine.requests import Call, Operation, Sleep
 from redis_saver._engine.runner import Driver
 from redis_saver._storage.context import Context
-from redis_saver.errors import NotOwner, RedisSaverError, decoding, not_owner, others_wait
+from redis_saver.errors import NotOwner, RedisSaverError, ThreadsPatched, decoding, not_owner, others_wait
 
 OnBusy: TypeAlias = Literal["raise", "wait", "take", "rollback"]
 KEPT = 24 * 3_600_000
@@ -45,6 +46,8 @@ _lines: dict[tuple[names.Keyspace, str], dict[str, tuple[int, float]]] = {}
 """Waiters of this process, by thread and nonce: the arrival, and the time (`time.monotonic`) at which it is dropped.
 Only the first waiter of a thread polls, so a hundred waiters cost Redis as much as one.
 """
+_asleep: set[str] = set()
+"""Nonces of waiters of this process that sleep, so that no request of theirs is under way."""
 _PAUSE_PER_WAITER, _LONGEST_PAUSE = 0.01, 0.3
 """Seconds that any other waiter sleeps: per waiter ahead of it, and the maximum."""
 _LATE = 0.4
@@ -52,6 +55,8 @@ _LATE = 0.4
 _MAX_PAUSE = 10_000
 """Maximum pause in a reply, in milliseconds. A reply with a longer one is damaged."""
 _MAX_BY = 200
+_REFUSED = 10_000
+"""Milliseconds for which a cancelled owner is refused, because its request to take may arrive after the release."""
 
 
 class Owner(NamedTuple):
@@ -235,7 +240,9 @@ def _sleep(thread: tuple[names.Keyspace, str], nonce: str, answer: Busy, deadlin
     while True:
         pause = max(0.0, min(pause, deadline - time.monotonic()))
         line[nonce] = arrival, time.monotonic() + pause + _LATE
+        _asleep.add(nonce)
         yield Sleep(pause)
+        _asleep.discard(nonce)
         now = time.monotonic()
         ahead = sum(came < arrival and until > now for came, until in line.copy().values())
         if not ahead or now >= deadline:
@@ -274,12 +281,14 @@ def renew(context: Context, thread: str, token: str, lease: int) -> Operation[bo
     return _is_done(reply, thread)
 
 
-def release(context: Context, thread: str, token: str) -> Operation[bool]:
+def release(context: Context, thread: str, token: str, *, refused: int = 0) -> Operation[bool]:
     """Release a thread, or leave its queue. `token` may be the nonce alone.
+
+    For `refused` milliseconds, Redis then refuses a request of the same owner to take the thread.
 
     Returns False if that owner no longer owned the thread.
     """
-    reply = yield Call(scripts.RELEASE_OWNERSHIP, context.keyspace.owner_keys(thread), (token,))
+    reply = yield Call(scripts.RELEASE_OWNERSHIP, context.keyspace.owner_keys(thread), (token, refused))
     return _is_done(reply, thread)
 
 
@@ -315,6 +324,7 @@ class Ownership:
         self._nonce, self._token, self._pid, self._is_lost = "", "", 0, False
         self._held = guards.Held()
         self._renewing: Future[None] | None = None
+        self._ended = threading.Event()
 
     @property
     def token(self) -> str:
@@ -341,8 +351,7 @@ class Ownership:
 
     def __exit__(self, *_: object) -> None:
         if self._end():
-            with self._logged():
-                self._owner_driver.run(release(self._context, self._terms.thread, self._token))
+            self._release(self._token)
 
     async def __aenter__(self) -> RunnableConfig:
         with self._taking() as taking:
@@ -353,14 +362,15 @@ class Ownership:
             try:
                 await self._give_back(self._token)
             except asyncio.CancelledError:  # in a cancelled scope of anyio nothing can be awaited
-                loops.start(self._give_back(self._token))
+                self._release_soon(self._token)
                 raise
 
     @contextmanager
     def _taking(self) -> Iterator[Generator[Any, Any, Record]]:
         """Make the operation that takes the thread. If the body fails, release the thread in the background.
 
-        The server may have given the thread to this owner, except after `NotOwner`. A forked child does not release it.
+        The server may have given the thread to this owner, except after `NotOwner`, or may do so later: the request
+        may still be under way. A forked child does not release it.
         """
         if self._nonce:
             raise RuntimeError(f"thread {shown(self._terms.thread)}: this block has begun already: call own() again")
@@ -369,8 +379,10 @@ class Ownership:
             yield self._take(self._terms, self._nonce)
         except BaseException as error:
             nonce, self._nonce = self._nonce, ""
-            if self._pid == os.getpid() and not isinstance(error, NotOwner):
-                loops.start(self._give_back(nonce))
+            refused = 0 if nonce in _asleep else _REFUSED
+            _asleep.discard(nonce)
+            if self._pid == os.getpid() and not isinstance(error, NotOwner | ThreadsPatched):
+                self._release_soon(nonce, refused)
             raise
 
     def _begin(self, record: Record) -> RunnableConfig:
@@ -386,6 +398,9 @@ class Ownership:
         return of_block
 
     def _start_renewing(self) -> None:
+        if loops.threads_are_patched():
+            threading.Thread(target=self._renew_in_thread, name="redis_saver lease", daemon=True).start()
+            return
         self._renewing = loops.start(self._renew())
         self._renewing.add_done_callback(self._renewed)
 
@@ -399,13 +414,25 @@ class Ownership:
         guards.let_go(self._context.keyspace, self._key, self._held)
         if self._pid != os.getpid():
             return False
-        assert self._renewing is not None  # noqa: S101 - the block has begun
-        self._renewing.cancel()
+        self._ended.set()
+        if self._renewing is not None:
+            self._renewing.cancel()
         return True
 
-    async def _give_back(self, token: str) -> None:
+    def _release_soon(self, token: str, refused: int = 0) -> None:
+        """Release the thread in the background."""
+        if loops.threads_are_patched():
+            threading.Thread(target=self._release, args=(token, refused), daemon=True).start()
+        else:
+            loops.start(self._give_back(token, refused))
+
+    def _release(self, token: str, refused: int = 0) -> None:
         with self._logged():
-            await self._owner_driver.arun(release(self._context, self._terms.thread, token))
+            self._owner_driver.run(release(self._context, self._terms.thread, token, refused=refused))
+
+    async def _give_back(self, token: str, refused: int = 0) -> None:
+        with self._logged():
+            await self._owner_driver.arun(release(self._context, self._terms.thread, token, refused=refused))
 
     @contextmanager
     def _logged(self) -> Iterator[None]:
@@ -422,19 +449,31 @@ class Ownership:
         If the server fails, the next renewal tries again. A request is cancelled when the lease has expired, because
         the client may have no timeout.
         """
-        terms, thread = self._terms, shown(self._terms.thread)
+        terms = self._terms
         left = terms.lease / 1000 - terms.renewal_interval
-        while self._held.token:
+        while self._held.token and not self._is_lost:
             await asyncio.sleep(terms.renewal_interval)
             renewed = renew(self._context, terms.thread, self._token, terms.lease)
             try:
-                is_owned = await asyncio.wait_for(self._owner_driver.arun(renewed), left)
+                self._note(await asyncio.wait_for(self._owner_driver.arun(renewed), left))
             except Exception as error:  # noqa: BLE001 - the next renewal may succeed, and scripts check each write
                 no_answer = f"no answer in {times.shown(timedelta(seconds=left))}"
-                why = no_answer if isinstance(error, asyncio.TimeoutError) else error_text(error)
-                _LOG.warning("the lease of thread %s was not renewed: %s", thread, why)
-                continue
-            if not is_owned:
-                self._is_lost = True
-                _LOG.warning("thread %s was taken or deleted by somebody else, or the server lost its key", thread)
-                return
+                self._not_renewed(no_answer if isinstance(error, asyncio.TimeoutError) else error_text(error))
+
+    def _renew_in_thread(self) -> None:
+        """`_renew` where threads are greenlets, which cannot run an event loop of their own."""
+        terms = self._terms
+        while not self._is_lost and not self._ended.wait(terms.renewal_interval):
+            try:
+                self._note(self._owner_driver.run(renew(self._context, terms.thread, self._token, terms.lease)))
+            except Exception as error:  # noqa: BLE001, PERF203 - as in `_renew`
+                self._not_renewed(error_text(error))
+
+    def _note(self, is_owned: bool) -> None:
+        if not is_owned:
+            self._is_lost = True
+            text = "thread %s was taken or deleted by somebody else, or the server lost its key"
+            _LOG.warning(text, shown(self._terms.thread))
+
+    def _not_renewed(self, why: str) -> None:
+        _LOG.warning("the lease of thread %s was not renewed: %s", shown(self._terms.thread), why)

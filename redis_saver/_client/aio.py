@@ -342,6 +342,7 @@ class AsyncDriver(RedisDriver):
 
         Raises:
             Closed: `aclose` was called, in this process or before the fork.
+            ThreadsPatched: gevent or eventlet has patched Python's threads.
         """
         forks.check()
         loop = asyncio.get_running_loop()
@@ -367,6 +368,7 @@ class AsyncDriver(RedisDriver):
         self.check_open()
         if loops.is_background(loop):
             return True
+        loops.check_threads()
         with self._lock:
             self._first = self._first or loop
             now = time.monotonic()

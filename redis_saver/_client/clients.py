@@ -181,6 +181,8 @@ def _connect_one(parsed: Url, asynchronous: bool, settings: dict[str, Any]) -> A
 
 def _connect_cluster(parsed: Url, asynchronous: bool, settings: dict[str, Any]) -> Any:
     module: Any = redis.asyncio.cluster if asynchronous else redis.cluster
+    if settings.pop("db", 0):
+        raise ValueError("a cluster has only database 0: leave out db")
     if parsed.tls:
         settings["ssl"] = True
     if not asynchronous:
@@ -230,12 +232,39 @@ def check(client: Any, *, asynchronous: bool, taker: str = "Saver") -> None:
     """
     flavours = (f"Redis{taker}", f"AsyncRedis{taker}")
     wanted, other = reversed(flavours) if asynchronous else flavours
+    if hasattr(type(client), "execute_command") and hasattr(type(client), "execute"):
+        raise TypeError(
+            f"client: {kind_of(client)}, which queues commands instead of answering them. Pass {wanted} the client "
+            "that you called pipeline() on; savers make pipelines of their own"
+        )
     is_client = callable(getattr(client, "execute_command", None)) and hasattr(client, "get_encoder")
     if is_client and inspect.iscoroutinefunction(client.execute_command) == asynchronous:
+        _check_connections(client)
         return
     package = "redis.asyncio" if asynchronous else "redis"
     hint = f"Use {other} for this one" if is_client else f"For a URL use {wanted}.from_conn_string(url)"
     raise TypeError(f"client: {kind_of(client)}; {wanted} takes a client of {package}, such as {package}.Redis. {hint}")
+
+
+def _check_connections(client: Any) -> None:
+    """Refuse valkey-py's clients over our connections to a primary, which are redis-py's.
+
+    Raises:
+        TypeError: The message says what to pass instead.
+    """
+    kind = getattr(getattr(client, "connection_pool", None), "connection_class", None)
+    ours = (sentinels.PrimaryConnection, sentinels.AsyncPrimaryConnection)
+    if isinstance(kind, type) and issubclass(kind, ours) and exceptions_of(client) is not redis.exceptions:
+        raise TypeError(
+            f"client: {kind_of(client)} with connection_class={kind.__name__}, which is for redis-py's clients. Make "
+            "the client with redis.sentinel.Sentinel, or with a URL redis+sentinel://; both also reach Valkey"
+        )
+
+
+def replies_are_cached(client: Any) -> bool:
+    """True if a client has redis-py's client-side cache (`cache_config=`)."""
+    nodes = getattr(client, "nodes_manager", None)
+    return getattr(getattr(client, "connection_pool", None), "cache", getattr(nodes, "_cache", None)) is not None
 
 
 def is_cluster(client: Any) -> bool:

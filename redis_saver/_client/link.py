@@ -93,6 +93,10 @@ class Link:
         """True until a server was found to refuse CLUSTERSCAN."""
         self.is_plain: bool = rules.guard is None and not rules.min_replicas
         """True without `require_primary` and `min_replicas`, so that requests are sent unchanged."""
+        # redis-py's client-side cache knows commands by their upper-case names, and raises "Cannot create cache key"
+        # for those without `keys=`. In lower case they bypass it, and see what other processes have just written.
+        self.spelling: Callable[[str], str] = str.lower if clients.replies_are_cached(client) else str
+        """Returns the name of a command as the client takes it."""
         self.exceptions: Any = clients.exceptions_of(client)
         self.options: dict[str, Any] = {"NEVER_DECODE": True} if client.get_encoder().decode_responses else {}
         module = self.exceptions

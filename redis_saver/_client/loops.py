@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import sys
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError as OtherCancelled, Future, wait
 from typing import Any
 
 from redis_saver._common import forks
-from redis_saver._common.logs import ignoring
 from redis_saver._engine.requests import T
-from redis_saver.errors import CalledOnEventLoop, ForkMissed, LoopEnded
+from redis_saver.errors import CalledOnEventLoop, LoopEnded, ThreadsPatched
 
 END_TIMEOUT = 5.0
 """Time limit for closing the background loop's connections at the end of the process, in seconds."""
@@ -53,17 +53,26 @@ class _Background:
         return loop is self._loop
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """Return the loop. Starts it if it does not run."""
+        """Return the loop. Starts it if it does not run. It takes calls at once, so no caller waits for its OS thread.
+
+        Raises:
+            ThreadsPatched: The loop would run in a greenlet, on the OS thread of its callers.
+        """
         forks.check()
         loop = self._loop
         if loop is not None and not loop.is_closed():
             return loop
+        check_threads()
         with self._lock:
             if self._loop is None or self._loop.is_closed():
-                started: Future[asyncio.AbstractEventLoop] = Future()
-                self._thread = threading.Thread(target=self._run, args=(started,), name="redis_saver loop", daemon=True)
-                self._thread.start()
-                self._loop = started.result()
+                loop, stopping = asyncio.new_event_loop(), asyncio.Event()
+                thread = threading.Thread(target=self._run, args=(loop, stopping), name="redis_saver loop", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # no OS thread is left
+                    loop.close()
+                    raise
+                self._loop, self._thread, self._stop = loop, thread, stopping.set
             return self._loop
 
     def end(self) -> None:
@@ -72,11 +81,8 @@ class _Background:
             _soon(self._loop, self._stop)
             self._thread.join(END_TIMEOUT)
 
-    def _run(self, started: Future[asyncio.AbstractEventLoop]) -> None:
+    def _run(self, loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
         async def serve() -> None:
-            stopping = asyncio.Event()
-            self._stop = stopping.set
-            started.set_result(asyncio.get_running_loop())
             await stopping.wait()
             if self.closing:
                 await asyncio.wait(self.closing, timeout=END_TIMEOUT)
@@ -86,18 +92,16 @@ class _Background:
             await asyncio.gather(*left, return_exceptions=True)
             await asyncio.get_running_loop().shutdown_asyncgens()
 
+        serving = loop.create_task(serve())
+        serving.add_done_callback(lambda _: loop.stop())
         try:
-            loop = asyncio.new_event_loop()
-            serving = loop.create_task(serve())
-        except BaseException as error:
-            started.set_exception(error)
-            raise
-        while not serving.done() and not loop.is_closed():
-            # A SystemExit of one caller's code stops the loop. That caller gets it, and the loop goes on for the
-            # others.
-            with contextlib.suppress(BaseException), ignoring("the background loop"):
-                loop.run_until_complete(serving)
-        loop.close()
+            while not serving.done() and not loop.is_closed():
+                # asyncio raises only these two errors of a caller's code. That caller gets its error, and the loop goes
+                # on for the others. Any other error means that the loop cannot run, so it is raised.
+                with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                    loop.run_forever()
+        finally:
+            loop.close()
 
 
 _background = _Background()
@@ -113,15 +117,39 @@ def running() -> asyncio.AbstractEventLoop | None:
         return None
 
 
+def threads_are_patched() -> bool:
+    """True if gevent or eventlet replaced Python's threads by greenlets, which share one OS thread."""
+    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    return bool(
+        (gevent and gevent.is_module_patched("threading")) or (eventlet and eventlet.is_monkey_patched("thread"))
+    )
+
+
+def check_threads() -> None:
+    """Refuse asyncio where threads are greenlets: an OS thread runs one loop at a time, and these all share one.
+
+    Raises:
+        ThreadsPatched: They are.
+    """
+    if threads_are_patched():
+        raise ThreadsPatched(
+            "gevent or eventlet has patched Python's threads, so each event loop would block the others: asyncio "
+            "savers, stores and caches do not work here. Use RedisSaver (RedisStore, RedisCache, TieredSaver) with a "
+            "blocking client and graph.invoke, or another kind of worker (celery --pool prefork, gunicorn -k gthread)"
+        )
+
+
 def call(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
     """Run a coroutine on the background loop, or on a given loop, and block until it ends.
 
     Raises:
         CalledOnEventLoop: This OS thread runs a loop, which would be blocked.
         LoopEnded: The given loop ended first.
+        ThreadsPatched: Threads are greenlets.
     """
     if running() is not None:
         coroutine.close()
+        check_threads()
         raise CalledOnEventLoop(
             "a synchronous method of an async saver or store was called inside of a running event loop, which it would "
             "block. Await the method whose name begins with 'a' (graph.ainvoke instead of graph.invoke), or call it in "
@@ -178,7 +206,7 @@ def start(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | N
 def _loop_for(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None) -> asyncio.AbstractEventLoop:
     try:
         return loop or _background.loop()
-    except ForkMissed:
+    except BaseException:
         coroutine.close()
         raise
 

@@ -106,7 +106,8 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
         if isinstance(verb, Send):
             self.traffic.sending(verb.command)
             options = {**link.options, **clients.target(verb.node)}
-            return self.traffic.receive(link.client.execute_command(*verb.command, **options))
+            name, *arguments = verb.command
+            return self.traffic.receive(link.client.execute_command(link.spelling(str(name)), *arguments, **options))
         with clients.on_node(link.client, verb.node) as client, client.pipeline(transaction=False) as pipeline:
             self.traffic.sending_together(verb.commands)
             for command in verb.commands:

@@ -460,7 +460,7 @@ class Store(Rotates, BaseStore, Generic[ClientT]):
         one in steps of a thousand items. Then items that others put meanwhile may stay.
 
         Returns:
-            The number of deleted items.
+            The number of deleted items. After a lost reply the client sends a request again, which then counts fewer.
         """
         return self._run(namespaces.delete_namespace(self._context, namespace_prefix))
 

@@ -14,10 +14,12 @@ import anyio
 import pytest
 import redis
 from tests.support.factories import checkpoint, config, ids
+from tests.support.proxy import Proxy, proxy, through  # noqa: F401
 from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import Around, Meanwhile, ran, script_of
 
 from redis_saver._checkpoint import ownership
+from redis_saver._client import loops
 from redis_saver._common.names import Keyspace
 from redis_saver._checkpoint import scripts
 from redis_saver.errors import DecodeError, NotOwner
@@ -138,6 +140,79 @@ async def test_cancelling_a_block_while_it_begins_releases_the_thread(target: Ta
     with pytest.raises(asyncio.CancelledError):
         await task
     await given_back(target)
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.parametrize("on_busy", ["raise", "wait", "take"])
+async def test_a_request_to_take_that_arrives_after_the_release_is_refused(
+    target: Target, proxy: Proxy, on_busy: Any
+) -> None:
+    """The network holds back the request of a run that is cancelled, and lets the release pass."""
+    uniform, arrived, released = through(proxy, target), threading.Event(), threading.Event()
+    await put(uniform)  # so that the connection is there
+
+    def hold_back() -> None:
+        arrived.set()
+        assert released.wait(30)
+
+    proxy.before(scripts.TAKE_OWNERSHIP.sha.encode(), hold_back)
+    owned = uniform.saver.own(THREAD, lease="1d", on_busy=on_busy)
+    entering = asyncio.create_task(owned.__aenter__())
+    while not arrived.is_set():
+        await asyncio.sleep(0.01)
+    nonce = owned._nonce
+    entering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await entering
+    waiters = Keyspace(target.prefix).owner_keys(THREAD)[1]
+    while target.raw.zscore(waiters, f"ended {nonce}") is None:
+        await asyncio.sleep(0.01)
+    released.set()
+    other = target.uniform()
+    for _ in range(20):
+        async with other.saver.own(THREAD):  # the late request came before one of these, or does nothing
+            await asyncio.sleep(0.01)
+    assert not target.raw.exists(key(target))
+    assert 0 < target.raw.pttl(waiters) <= ownership._REFUSED
+
+
+def test_the_first_block_does_not_wait_for_the_background_loop() -> None:
+    """A second caller finds a loop that takes calls, though its OS thread has not begun to run it."""
+    background, begin, ran = loops._Background(), threading.Event(), threading.Event()
+    run = background._run
+    background._run = lambda *given: (begin.wait(30), run(*given))  # type: ignore[method-assign]
+    first = background.loop()
+    first.call_soon_threadsafe(ran.set)
+    assert background.loop() is first
+    assert not ran.is_set()
+    begin.set()
+    assert ran.wait(30)
+    background.end()
+    assert first.is_closed()
+
+
+async def test_a_token_on_the_config_of_another_thread_is_ignored(target: Target) -> None:
+    uniform = target.uniform()
+    other = target.uniform(ownership="required")
+
+    async def copied(saver: Uniform, owned: Any) -> None:
+        given = {"configurable": {**owned["configurable"], "thread_id": "other", "checkpoint_ns": ""}}
+        await saver.put(given, checkpoint({"n": 1}), {}, {"n": "1"})
+
+    async with AsyncExitStack() as stack:
+        owned = await begin(uniform, stack)
+        await copied(uniform, owned)
+        await put(uniform, owned)
+        async with AsyncExitStack() as second:
+            taken = other.saver.own("other")
+            await (second.enter_async_context(taken) if other.native_async else asyncio.sleep(0))
+            if not other.native_async:
+                second.enter_context(taken)
+            await copied(other, owned)  # as the owner of the other thread
+        await uniform.delete_thread("other")
+    await copied(uniform, owned)  # also after the block
+    with pytest.raises(NotOwner, match="another thread's"):
+        await put(uniform, {"configurable": {"thread_owner": f"1-{1:016x}"}})
 
 
 @pytest.mark.parametrize("flavour", ["async"])

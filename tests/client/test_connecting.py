@@ -13,19 +13,22 @@ import pytest
 import redis
 import redis.asyncio
 import redis.asyncio.sentinel
+import redis.cache
 import redis.sentinel
 import valkey
 import valkey.asyncio
-from tests.support.factories import chain, config, put
+from tests.support.factories import chain, checkpoint, config, put
 from redis.exceptions import RedisClusterException
 from sentinels import roundtrip, sentinel
 from tests.support.servers import Server, free_port, url_of
-from tests.support.uniform import Target, Uniform
+from tests.support.uniform import Target, Uniform, encryption
 
 from redis_saver import (
     AsyncRedisSaver,
     CalledOnEventLoop,
+    RedisCache,
     RedisSaver,
+    RedisStore,
     UnsupportedServer,
 )
 from redis_saver._client import clients
@@ -64,6 +67,37 @@ async def test_cluster_clients_work(decode: bool, prefix: str) -> None:
             await roundtrip(AsyncRedisSaver(aclient, prefix=prefix + name + "a"))
 
 
+@pytest.mark.skipif(not hasattr(redis.connection, "CacheProxyConnection"), reason="redis-py has no client-side cache")
+@pytest.mark.parametrize("target", ["redis", "cluster"])
+def test_a_client_with_a_cache_of_its_own_works(target: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """redis-py refuses raw commands that it could cache (`Cannot create cache key`). Ours bypass its cache."""
+    monkeypatch.setattr(redis.connection.CacheProxyConnection, "MIN_ALLOWED_VERSION", "6.2.0")
+    kind: Any = redis.RedisCluster if target == "cluster" else redis.Redis
+    port = int(url_of(target).rsplit(":", 1)[1])
+    with (
+        kind(host="127.0.0.1", port=port, protocol=3, cache_config=redis.cache.CacheConfig()) as client,
+        kind(host="127.0.0.1", port=port) as other,
+    ):
+        for keys in (None, encryption()):
+            settings: Any = {"prefix": f"{prefix}{bool(keys)}", "encryption": keys}
+            saver, store, cache = (
+                RedisSaver(client, **settings),
+                RedisStore(client, **settings),
+                RedisCache(client, **settings),
+            )
+            saver.put(config("t"), checkpoint({"n": 1}), {}, {"n": "1"})
+            assert not saver.check("t").findings
+            assert saver.get_tuple(config("t")) is not None
+            for value in (1, 2):
+                RedisStore(other, **settings).put(("a",), "key", {"n": value})
+                RedisCache(other, **settings).set({(("a",), "key"): (value, None)})
+                item = store.get(("a",), "key")
+                assert item is not None
+                assert item.value == {"n": value}, "nothing outdated"
+                assert cache.get([(("a",), "key")]) == {(("a",), "key"): value}, "nothing outdated"
+            saver.delete_thread("t")
+
+
 async def test_fakeredis_clients_work(prefix: str) -> None:
     await roundtrip(RedisSaver(fakeredis.FakeRedis(decode_responses=True), prefix=prefix))
     await roundtrip(AsyncRedisSaver(fakeredis.FakeAsyncRedis(), prefix=prefix))
@@ -76,6 +110,8 @@ async def test_each_kind_of_url_works(prefix: str) -> None:
         f"{server.url}/3?socket_timeout=5",
         f"unix://{server.folder}/socket?db=2",
         cluster,
+        f"{cluster}/0",
+        f"{cluster}?db=0",
         f"memory://{prefix}",
     ):
         with RedisSaver.from_conn_string(url, prefix=prefix, ttl=timedelta(hours=1)) as saver:

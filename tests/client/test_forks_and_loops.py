@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -631,3 +632,24 @@ def test_collected_savers_are_not_watched_for_forks() -> None:
         RedisSaver(redis.Redis())
     gc.collect()
     assert len(forks._watched) <= before + 2
+
+
+@pytest.mark.parametrize("package", ["gevent", "eventlet"])
+def test_with_greenlets_for_threads_blocking_savers_work_and_asyncio_is_refused(package: str, prefix: str) -> None:
+    if find_spec(package) is None:  # an import here would add fork hooks to all tests of this process
+        pytest.skip(f"{package} is not installed")
+    program = str(Path(__file__).with_name("greenlets.py"))
+    ran = subprocess.run(
+        [sys.executable, program, package, url_of("redis"), prefix],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert ran.stdout == "done\n", ran.stderr
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+async def test_a_background_loop_that_cannot_run_ends_with_the_error() -> None:
+    """It does not try again and again."""
+    loop = asyncio.new_event_loop()
+    with pytest.raises(RuntimeError, match="another loop is running"):
+        loops._Background()._run(loop, asyncio.Event())
+    assert loop.is_closed()

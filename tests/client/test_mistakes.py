@@ -16,6 +16,8 @@ import redis
 import redis.asyncio
 import redis.sentinel
 import valkey
+import valkey.asyncio.sentinel
+import valkey.sentinel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import StateGraph
 
@@ -41,12 +43,40 @@ from redis_saver._client.clients import described
 from redis_saver._cli.main import main
 from redis_saver._store.store import Store, StoreSettings
 from redis_saver.migrate import migrate
+from redis_saver.sentinels import AsyncPrimaryConnection, PrimaryConnection
 
 MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
     "url": (lambda: RedisSaver("redis://:secret@host"), TypeError, "RedisSaver.from_conn_string(url)"),
     "async url": (lambda: AsyncRedisSaver("redis://:secret@host"), TypeError, "AsyncRedisSaver.from_conn_string(url)"),
     "asyncio client": (lambda: RedisSaver(redis.asyncio.Redis()), TypeError, "Use AsyncRedisSaver for this one"),
     "blocking client": (lambda: AsyncRedisSaver(redis.Redis()), TypeError, "Use RedisSaver for this one"),
+    "pipeline": (
+        lambda: RedisSaver(redis.Redis().pipeline()),
+        TypeError,
+        "Pass RedisSaver the client that you called pipeline() on",
+    ),
+    "asyncio pipeline": (
+        lambda: AsyncRedisStore(redis.asyncio.Redis().pipeline()),
+        TypeError,
+        "Pass AsyncRedisStore the client that you called pipeline() on",
+    ),
+    "asyncio pipeline of a cluster": (
+        lambda: AsyncRedisCache(redis.asyncio.RedisCluster("h").pipeline()),
+        TypeError,
+        "Pass AsyncRedisCache the client that you called pipeline() on",
+    ),
+    "redis-py's connections with valkey-py": (
+        lambda: RedisSaver(valkey.sentinel.Sentinel([("h", 1)]).master_for("s", connection_class=PrimaryConnection)),
+        TypeError,
+        "Make the client with redis.sentinel.Sentinel",
+    ),
+    "the same with asyncio": (
+        lambda: AsyncRedisSaver(
+            valkey.asyncio.sentinel.Sentinel([("h", 1)]).master_for("s", connection_class=AsyncPrimaryConnection)
+        ),
+        TypeError,
+        "Make the client with redis.sentinel.Sentinel",
+    ),
     "redis_url": (
         lambda: RedisSaver(redis_url="redis://:secret@h"),
         TypeError,
@@ -190,6 +220,14 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
         "TieredSaver: cold is a str; it has to be another checkpoint saver",
     ),
 }
+
+
+def test_the_repr_of_each_error_has_its_message() -> None:
+    """LangGraph stores `repr(error)` of a failed task."""
+    ours = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RedisSaverError)]
+    assert len(ours) > 30
+    for kind in ours:
+        assert repr(kind.__new__(kind, "why it failed")) == f"{kind.__name__}('why it failed')"
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -188,6 +188,7 @@ def test_a_percent_encoded_password_arrives(password: str) -> None:
         ("redis://host:70000", "a host is missing, or a port is above 65535"),
         ("redis://one,two", "take several hosts"),
         ("redis+cluster://host/1", "only database 0"),
+        ("redis+cluster://host?db=1", "only database 0: leave out db"),
         ("redis+sentinel://host/s/x", "/service/db"),
         ("redis://host?db", "option 1 is not name=value"),
         ("redis://host?socket_timeout=1&socket_timeout=2", "option 2 is not name=value, or is given twice"),
@@ -202,9 +203,10 @@ def test_a_percent_encoded_password_arrives(password: str) -> None:
 )  # fmt: skip
 def test_an_error_says_what_is_wrong_with_a_url(url: str, why: str) -> None:
     """redis-py itself ignores some of these, like an invalid database or an unknown option of a cluster."""
-    with pytest.raises(ValueError, match=why) as caught:
-        clients.connect(url, asynchronous=False)
-    assert str(caught.value).startswith("url=")
+    for asynchronous in (False, True) if "db=" in url else (False,):
+        with pytest.raises(ValueError, match=why) as caught:
+            clients.connect(url, asynchronous=asynchronous)
+        assert str(caught.value).startswith("url=")
 
 
 def test_error_messages_name_a_client_by_its_class() -> None:

@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ PROBLEMS = (
 )
 
 pytestmark = pytest.mark.timeout(400)
+needs_gevent = pytest.mark.skipif(find_spec("gevent") is None, reason="gevent is not installed")
 
 
 def not_ours(port: int) -> re.Pattern[str]:
@@ -261,6 +263,25 @@ def test_flask_views_work_with_gunicorn_preload(workers: str, environment: dict[
         Users(server.post, "sync/sync-", "async/async-").speak_to(2)
 
 
+@needs_gevent
+def test_gunicorn_with_greenlets_refuses_asyncio_in_each_view(environment: dict[str, str], tmp_path: Path) -> None:
+    """No view hangs, and none of them makes a later one fail otherwise."""
+    command, port = "gunicorn --preload --workers 2 --threads 4 flask_app:app", free_port()
+    server = Running(command, tmp_path, environment, "-k", "gevent", "--bind", f"127.0.0.1:{port}", port=port)
+    try:
+        server.until("it listens", server.listens)
+        for view in ("sync", "async", "async", "sync"):
+            with pytest.raises(urllib.error.HTTPError):
+                server.post(f"{view}/user", "hello")
+        assert len(re.findall("ThreadsPatched: .*Use RedisSaver", server.text())) == 4
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(SECONDS) == 0, server.text()
+    finally:
+        if server.process.poll() is None:
+            os.killpg(server.process.pid, signal.SIGKILL)
+            server.process.wait()
+
+
 @pytest.fixture
 def empty_database(database: str, environment: dict[str, str]) -> str:
     with PostgresSaver.from_conn_string(database) as cold:
@@ -325,6 +346,29 @@ def test_celery_workers_continue_each_others_threads(environment: dict[str, str]
 
         with running("celery --app tasks worker --concurrency 2", tmp_path, environment):
             Users(ask, "sync-", "async-").speak_to(2)
+
+
+@needs_gevent
+def test_celery_workers_with_greenlets_run_blocking_tasks_and_refuse_asyncio(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    url, command = environment["REDIS_URL"], "celery --app tasks worker --concurrency 2"
+    worker = Running(command, tmp_path, environment, "--pool", "gevent")
+    try:
+        with Celery("client", broker=url, backend=url, set_as_current=False) as client:
+            for turn in (1, 2):
+                for user in ("one", "two"):
+                    refused = client.send_task("tasks.answer_async", (user, "hello"))
+                    with pytest.raises(Exception, match="Use RedisSaver"):
+                        refused.get(timeout=SECONDS)
+                    answered = client.send_task("tasks.answer", (user, "hello")).get(timeout=SECONDS)
+                    assert understood(answered)[0] == f"{turn}: hello"
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.process.wait(SECONDS) == 0, worker.text()
+    finally:
+        if worker.process.poll() is None:
+            os.killpg(worker.process.pid, signal.SIGKILL)
+            worker.process.wait()
 
 
 @pytest.mark.parametrize("command", ["python pool.py fork", "python pool.py spawn"])
