@@ -29,7 +29,7 @@ _INCOMPARABLE = (TypeError, ValueError, ArithmeticError)
 
 
 class _Meaning(NamedTuple):
-    """What savers and stores do differently."""
+    """Differences between savers and stores."""
 
     operators: Collection[str]
     equal: Callable[[Any, Any], bool]

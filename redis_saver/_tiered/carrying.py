@@ -148,7 +148,7 @@ class Carrier:
 
 
 class Way(NamedTuple):
-    """How a call of cold is made."""
+    """The saver that answers a call of cold, and the serializer of the values in it."""
 
     cold: BaseCheckpointSaver[Any]
     serde: SerializerProtocol | None
