@@ -99,6 +99,8 @@ LOCAL = {
     "serde",
     "ttl_config",
     "supports_ttl",
+    "embeddings",
+    "index_config",
 }
 """Methods that send no request."""
 ALONE = {"new_thread", "anew_thread"}
