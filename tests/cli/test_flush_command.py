@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tests.support import programs
@@ -29,8 +30,10 @@ from tests.support.uniform import Uniform
 import redis_saver
 from bench.servers import free_port
 from redis_saver import RedisSaver, TieredSaver
+from redis_saver._cli import moving
 from redis_saver._cli.main import main
 from redis_saver._common.names import Keyspace
+from redis_saver._tiered.backlog import Stats
 
 pytestmark = pytest.mark.xdist_group("flush")
 _numbers = itertools.count()
@@ -521,3 +524,25 @@ assert main(["flush", "--once", "--quiet", *{place.options()!r}]) == 0
 """
     done = run_python("-c", text)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "[6]\n" if loaded else "")
+
+
+def test_lost_records_are_said_and_only_what_nobody_flushes_is_stuck(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process counts what Redis lost, and that may be this command, which has no log."""
+    monkeypatch.setattr(moving, "STUCK_AFTER", 0.0)
+    server: Any = SimpleNamespace(why="", url="redis://127.0.0.1")
+    run = moving._Run(server, server, SimpleNamespace(), quiet=True)  # type: ignore[arg-type]
+
+    def said(**stats: Any) -> str:
+        run.tell(Stats(oldest_seconds=9.0, **stats))
+        return capsys.readouterr().err
+
+    assert said(backlog=9) == said(backlog=8) == ""  # others flush
+    assert "nothing was flushed" in said(backlog=8)
+    assert said(backlog=8, paused_seconds=1.0) == ""
+    server.why = "it does not answer"
+    assert said(backlog=8) == ""
+    assert "about 5 records that Postgres does not have" in said(lost_records=5)
+    assert said(lost_records=5) == ""
+    assert "about 2 records" in said(lost_records=7)
