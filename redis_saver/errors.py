@@ -66,7 +66,9 @@ __all__ = [
 class RedisSaverError(Exception):
     """Base of the errors of this package."""
 
-    __repr__ = Exception.__repr__  # redis-py's has no message, and LangGraph stores `repr(error)`
+    def __repr__(self) -> str:
+        """Return the class and the message. That of redis-py's errors lacks it, and LangGraph stores `repr(error)`."""
+        return Exception.__repr__(self)
 
 
 class ThreadDamaged(RedisSaverError):
