@@ -4,8 +4,8 @@ import logging as _logging
 from importlib.metadata import version as _version
 
 from redis_saver._cache.cache import AsyncRedisCache, RedisCache
+from redis_saver._cache.cache_key import cache_key
 from redis_saver._cache.health import CacheStats
-from redis_saver._cache.keys import cache_key
 from redis_saver._cache.llm import RedisLLMCache
 from redis_saver._checkpoint.auditing import ChannelValue, VersionInfo, WriteInfo
 from redis_saver._checkpoint.checking import CheckReport, Finding

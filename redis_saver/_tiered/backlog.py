@@ -50,6 +50,8 @@ KEPT_FOR = 3_600_000
 """Milliseconds for which hot keeps the count after the last report."""
 KNOWN_FOR = 30.0
 """Seconds for which a process without a flusher exports the result of a scan that it heard of."""
+HANGS_AFTER = 10.0
+"""Seconds after which a flush that waits for cold counts as not answered, again and again."""
 WITNESSES = 100
 """Number of dirty threads that a process remembers, to find out whether hot lost the backlog."""
 PAUSE, LONGEST_PAUSE = 3600.0, 86_400.0
@@ -104,7 +106,9 @@ class Stats:
     refused: int = _RECORDS.field(
         "refused", "Refusals of records by a cold saver that was reachable. Each refusal counts."
     )
-    unreachable: int = counter("tier.flush.unreachable", "{claim}", "Claims that ended because cold did not answer.")
+    unreachable: int = counter(
+        "tier.flush.unreachable", "{claim}", "Claims that cold did not answer, also each 10 s in which it hangs."
+    )
     worker_errors: int = counter(
         "tier.flush.worker_errors", "{error}", "Flusher workers that failed outside of a flush, or ended."
     )
@@ -143,8 +147,21 @@ class Counts(Live, Stats):
         super().after_fork()
         self.scans: bool = False
         """True while this process scans again and again."""
+        self.waiting: dict[object, float] = {}
+        """Times (`time.monotonic`) since which flushes have been waiting for a call of cold."""
+        self._hung_at = -math.inf
         self._scan = ""
         self._scanned_at, self._measured, self._moved_at = -math.inf, 0.0, -math.inf
+
+    def note_hang(self) -> float:
+        """Count cold as unreachable if a flush has waited long for it. Returns the seconds, or 0 if it was counted."""
+        now = time.monotonic()
+        seconds = now - min(self.waiting.copy().values(), default=now)
+        if seconds < HANGS_AFTER or now - self._hung_at < HANGS_AFTER:
+            return 0.0
+        self._hung_at = now
+        self.unreachable += 1
+        return seconds
 
     def snapshot(self, counting: Counting) -> Stats:
         """Return a copy of all counts, with the records of this process as long as it knows no others."""

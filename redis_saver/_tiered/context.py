@@ -164,8 +164,8 @@ class Tiers:
             verify: As for `saver.TwoTiers`.
         """
         self._hot, self.carrier, self.in_cold, self.verify = hot, carrier, in_cold, verify
-        self.opaque_hot: Context = self.packed_hot._replace(chunk_cache=ChunkCache(_FLUSHER_CACHE_BYTES))
-        """Hot for flushers."""
+        self.flusher_hot: Context = self.packed_hot._replace(chunk_cache=ChunkCache(_FLUSHER_CACHE_BYTES))
+        """Hot for flushers, with a chunk cache of their own."""
         self.cold_is_postgres: bool = postgres.has_history(cold)
         """True if cold is LangGraph's Postgres saver with known tables (`postgres.py`)."""
         self.lists_by_id: bool = any(kind.__module__.startswith(_LISTS_BY_ID) for kind in type(cold).__mro__)

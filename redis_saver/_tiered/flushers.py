@@ -66,7 +66,10 @@ def scan_in_turn(tiers: Tiers) -> Tiered[list[str]]:
 
 
 def _scan_step(tiers: Tiers, queue: FlushQueue) -> Tiered[bool]:
-    """Scan if a scan is due, and find out whether hot lost the backlog. Returns False, as nothing is left to do."""
+    """Scan if a scan is due, and find out whether cold hangs, or hot lost the backlog. Returns False: it is done."""
+    if seconds := tiers.counts.note_hang():
+        tiers.counts.last_error = f"cold has not answered a flush for {seconds:.0f} seconds; it may wait for a lock"
+        _LOG.warning("%s", tiers.counts.last_error)
     try:
         for thread in (yield from scan_in_turn(tiers)):
             queue.note(thread, 0.0)

@@ -196,7 +196,7 @@ class _Claim:
 
     def __init__(self, tiers: Tiers, thread: str, keys: names.TierKeys, token: str) -> None:
         self.tiers, self.thread, self.keys, self.token = tiers, thread, keys, token
-        self._hot: Context = tiers.opaque_hot
+        self._hot: Context = tiers.flusher_hot
         """Hot with the serializer of flushers, and with the thread's data key."""
         self.records: list[BacklogRecord] = []
         self.failed: list[tuple[BacklogRecord, Exception]] = []
@@ -374,7 +374,7 @@ class _Claim:
             self._hot = hot
             return step()
 
-        return with_key(self.tiers.opaque_hot, self.thread, make)
+        return with_key(self.tiers.flusher_hot, self.thread, make)
 
     def _give(self, record: BacklogRecord) -> Tiered[Exception | None]:
         """Write a record to cold. Returns its error, or None."""
@@ -414,8 +414,12 @@ class _Claim:
         return self._removed[ns]
 
     def _ask_cold(self, call: ColdCall) -> Tiered[Exception | None]:
-        self.is_asking_cold = True
-        _, error = yield from attempt(call._replace(is_packed=True, waits=True))
+        self.is_asking_cold, waiting = True, self.tiers.counts.waiting
+        waiting[self] = time.monotonic()
+        try:
+            _, error = yield from attempt(call._replace(is_packed=True, waits=True))
+        finally:
+            waiting.pop(self, None)
         self.is_asking_cold = False
         return error
 

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple, TypeAlias
 from redis_saver._engine.requests import Page, R, Request, T
 from redis_saver._engine.runner import Pump
 from redis_saver._engine.stats import WAITS as WAITS_FOR_REDIS
+from redis_saver._tiered.twins import BY_PARENTS
 from redis_saver.errors import RedisSaverError
 
 _READS = frozenset(
     (
         *("get_tuple", "list", "get_delta_channel_history", "describe_threads", "thread_names", "task_paths"),
         *("threads_with_delta_channels", "check_unneeded", "checkpoints_of_run", "count_thread", "sealed_rows"),
-        *("get_history_by_parents", "has_late_parent", "opened"),
+        *(BY_PARENTS, "has_late_parent", "opened"),
     )
 )
 """Methods of cold that write nothing."""
@@ -27,7 +28,7 @@ class ColdCall(NamedTuple):
     arguments: Sequence[Any] = ()
     options: Mapping[str, Any] = {}
     is_packed: bool = False
-    """True: cold uses the serializer of flushers, which leaves packed values packed."""
+    """True: values stay packed, if they can (`carrying.py`)."""
     is_sealed: bool = False
     """True: the call has envelopes, or no values, and its reply is not opened (`sealing.py`)."""
     around: Callable[[Tiered[Any]], Tiered[Any]] | None = None

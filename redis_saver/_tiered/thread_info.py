@@ -19,6 +19,7 @@ from redis_saver._checkpoint.reading import BYTES_PER_PAGE
 from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._checkpoint.threads import ThreadInfo, ThreadQuery
 from redis_saver._common import config, names
+from redis_saver._common.display import shown
 from redis_saver._engine.requests import Batch, Call, Command, Operation, Page, Stream
 from redis_saver._storage import codec
 from redis_saver._storage.context import Context
@@ -31,6 +32,7 @@ from redis_saver.errors import (
     LimitExceeded,
     RedisSaverError,
     ThreadDamaged,
+    ThreadNotFound,
     UnsupportedFormat,
     decoding,
 )
@@ -312,7 +314,13 @@ def check(tiers: Tiers, thread: str, *, values: bool) -> Tiered[CheckReport]:
         ThreadNotFound: Hot does not have the thread.
         ThreadBusy: Several attempts each found a problem, but the thread was written during each of them.
     """
-    return (yield from checking.check(tiers.hot, thread, values=values, compare=partial(_compare, tiers)))
+    try:
+        return (yield from checking.check(tiers.hot, thread, values=values, compare=partial(_compare, tiers)))
+    except ThreadNotFound:
+        raise ThreadNotFound(
+            f"thread {shown(thread)} is not in hot, so there is nothing to compare with cold. If cold has it, "
+            "get_tuple() brings it back"
+        ) from None
 
 
 def _compare(tiers: Tiers, hot: Context, thread: str, now: State, held: Inventory, findings: Findings) -> Tiered[int]:

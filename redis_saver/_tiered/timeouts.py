@@ -8,13 +8,14 @@ nobody waits for its end. Then its connection returns to the pool, and the log h
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from typing import Any
 
-from redis_saver._common import forks
+from redis_saver._common import forks, postgres
 from redis_saver._common.display import kind_of
 from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine.requests import T
@@ -41,7 +42,7 @@ class ColdTimeouts:
 
     def __init__(self, cold: object, seconds: float | None) -> None:
         """Begin without calls. None: no limit. Then calls run where they are made."""
-        self._cold, self.seconds = kind_of(cold), seconds
+        self._cold, self.seconds = cold, seconds
         self._left: set[asyncio.Task[Any]] = set()
         self.after_fork()
         forks.watch(self)
@@ -63,7 +64,7 @@ class ColdTimeouts:
         if self.seconds is None:
             return act()
         self._refuse(what)
-        call = _Call(what)
+        call, before = _Call(what), postgres.connect_failures(self._cold)
         if not self._slots.acquire(timeout=self.seconds):
             raise self._error(what, f"was not sent, because {MAX_CALLS} other calls have not ended")
         worker = threading.Thread(
@@ -81,7 +82,7 @@ class ColdTimeouts:
                 call.is_abandoned = not call.ended.is_set()
                 self.abandoned += call.is_abandoned
         if call.is_abandoned:
-            raise self._error(what)
+            raise self._error(what, before=before)
         try:
             if call.error is not None:
                 raise call.error
@@ -106,6 +107,7 @@ class ColdTimeouts:
         if self.seconds is None:
             return await make()
         self._refuse(what)
+        before = postgres.connect_failures(self._cold)
         began, task = time.monotonic(), asyncio.get_running_loop().create_task(make())
         try:
             await asyncio.wait([task], timeout=self.seconds)
@@ -118,7 +120,7 @@ class ColdTimeouts:
         if cancels:
             task.cancel()
         self._leave(what, began, task)
-        raise self._error(what)
+        raise self._error(what, before=before)
 
     def _leave(self, what: str, began: float, task: asyncio.Task[Any]) -> None:
         """Abandon a task. It is kept until it ends, because event loops hold only weak references."""
@@ -154,13 +156,16 @@ class ColdTimeouts:
             self._left -= closed
             self.abandoned -= len(closed)
 
-    def _error(self, what: str, why: str = "") -> ColdTimeout:
+    def _error(self, what: str, why: str = "", before: float = math.inf) -> ColdTimeout:
+        """Return the error of a call. `before` is the number of failures of cold's pool to connect before the call."""
         why = why or f"did not end within {self.seconds:g} seconds (cold_timeout), and was abandoned"
-        return ColdTimeout(
-            f"cold ({self._cold}) does not answer: {what} {why}. Cold may wait for a lock, as during an ALTER TABLE "
-            "(pg_stat_activity shows it), or all connections of its pool are in use. It is safe to try again. If cold "
-            "is only slow, set a longer cold_timeout="
+        reason = (
+            "Cold may wait for a lock, as during an ALTER TABLE (pg_stat_activity shows it), or all connections of its "
+            "pool are in use. It is safe to try again. If cold is only slow, set a longer cold_timeout="
         )
+        if postgres.connect_failures(self._cold) > before:
+            reason = "Its pool cannot connect to Postgres (logger psycopg.pool). It is safe to try again"
+        return ColdTimeout(f"cold ({kind_of(self._cold)}) does not answer: {what} {why}. {reason}")
 
     def _log(self, what: str, began: float, error: BaseException | None) -> None:
         how = "" if error is None else f", with {type(error).__name__}"

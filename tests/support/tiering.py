@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -276,6 +277,17 @@ def between(uniform: Uniform, script: Any, act: Any) -> None:
 
 BEHIND: dict[str, Any] = {"mode": "write-behind", "flusher": False}
 """Settings of a saver that flushes only when the test says so."""
+
+
+@contextmanager
+def locked(url: str, table: str = "checkpoints") -> Iterator[None]:
+    """Lock one or several tables, as any ALTER TABLE does."""
+    with psycopg.connect(url) as connection:
+        connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+        yield
+
+
+TABLES = "checkpoints, checkpoint_blobs, checkpoint_writes"
 
 
 def keys_of(tiers: Tiers, thread: str = "thread") -> Any:

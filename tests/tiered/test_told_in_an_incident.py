@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -46,6 +47,7 @@ async def test_the_age_grows_while_all_workers_hang_in_a_locked_table(
 ) -> None:
     """The scan waits for no worker: six threads are dirty, and each of the four workers hangs."""
     monkeypatch.setattr(backlog, "SCAN_INTERVAL", 0.1)
+    monkeypatch.setattr(backlog, "HANGS_AFTER", 0.5)
     uniform = await tiers.uniform(mode="write-behind", flush_interval=0.1)
     threads = [f"t{number}" for number in range(6)]
     for thread in threads:
@@ -66,6 +68,8 @@ async def test_the_age_grows_while_all_workers_hang_in_a_locked_table(
 
         await until(has_grown)
         assert max(seen) == seen[-1], "the age never falls while nothing is flushed"
+        await until(lambda: uniform.saver.stats().unreachable >= 2)
+        assert re.search(r"cold has not answered a flush for \d+ seconds", uniform.saver.stats().last_error)
     await until(lambda: uniform.saver.stats().flushed == 6)
     await (uniform.saver.aclose() if tiers.native_async else asyncio.to_thread(uniform.saver.close))
     assert uniform.saver.stats().oldest_seconds == 0
