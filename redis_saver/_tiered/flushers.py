@@ -28,7 +28,7 @@ from redis_saver._tiered.context import Tiers
 from redis_saver._tiered.drivers import AsyncTieredDriver, SyncTieredDriver
 from redis_saver._tiered.flushing import flush
 from redis_saver._tiered.requests import Parallel, Tiered, attempt
-from redis_saver.errors import LoopEnded
+from redis_saver.errors import ColdTimeout, LoopEnded
 
 _LOG = Log("redis_saver.tiered")
 _STEPS = 4
@@ -68,8 +68,9 @@ def scan_in_turn(tiers: Tiers) -> Tiered[list[str]]:
 def _scan_step(tiers: Tiers, queue: FlushQueue) -> Tiered[bool]:
     """Scan if a scan is due, and find out whether cold hangs, or hot lost the backlog. Returns False: it is done."""
     if seconds := tiers.counts.note_hang():
-        tiers.counts.last_error = f"cold has not answered a flush for {seconds:.0f} seconds; it may wait for a lock"
-        _LOG.warning("%s", tiers.counts.last_error)
+        text = f"cold has not answered a flush for {seconds:.0f} seconds; it may wait for a lock"
+        tiers.counts.last_error = f"{ColdTimeout.__name__}: {text}"
+        _LOG.warning("%s", text)
     try:
         for thread in (yield from scan_in_turn(tiers)):
             queue.note(thread, 0.0)

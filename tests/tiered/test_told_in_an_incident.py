@@ -69,7 +69,7 @@ async def test_the_age_grows_while_all_workers_hang_in_a_locked_table(
         await until(has_grown)
         assert max(seen) == seen[-1], "the age never falls while nothing is flushed"
         await until(lambda: uniform.saver.stats().unreachable >= 2)
-        assert re.search(r"cold has not answered a flush for \d+ seconds", uniform.saver.stats().last_error)
+        assert re.match(r"ColdTimeout: cold has not answered a flush for \d+ s", uniform.saver.stats().last_error)
     await until(lambda: uniform.saver.stats().flushed == 6)
     await (uniform.saver.aclose() if tiers.native_async else asyncio.to_thread(uniform.saver.close))
     assert uniform.saver.stats().oldest_seconds == 0
