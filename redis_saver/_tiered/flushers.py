@@ -108,23 +108,19 @@ def _flush_step(tiers: Tiers, queue: FlushQueue) -> Tiered[bool]:
     """Flush some records of a due thread. Returns False if no thread is due."""
     if (thread := queue.due()) is None:
         return False
-    is_paused = True
-    try:
-        is_paused = (yield from tiers.backlog.pause()) > 0
-    finally:
-        if is_paused:  # or hot does not answer
-            queue.note(thread)
-    if is_paused:
-        return False
     yield from flush_some(tiers, thread)
     return True
 
 
 def flush_some(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = math.inf) -> Tiered[int]:
-    """Flush some records of a thread, as `flush` does. Returns the number of records that were flushed or coalesced."""
+    """Flush some records of a thread, as `flush` does, but not in a pause unless `at_once`.
+
+    Returns the number of records that were flushed or coalesced.
+    """
     flushed, failed = None, None
     try:
-        flushed = yield from flush(tiers, thread, at_once=at_once, seconds=seconds)
+        if at_once or not (yield from tiers.backlog.pause()):
+            flushed = yield from flush(tiers, thread, at_once=at_once, seconds=seconds)
         failed = flushed.failed[0] if flushed and flushed.failed else None
     except Exception as error:  # noqa: BLE001 - it must not hold up other threads
         failed = error

@@ -149,6 +149,24 @@ def test_a_lost_backlog_is_counted_once_and_logged(caplog: pytest.LogCaptureFixt
     server.stop()
 
 
+def test_an_outage_of_redis_is_no_error_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An alert asks to report those. Workers also ask Redis whether flushing is paused."""
+    monkeypatch.setattr(backlog, "_PAUSE_AGE", 0.0)
+    server = Server()
+    hot = RedisSaver.from_conn_string(server.url).__enter__()
+    saver = TieredSaver(hot, InMemorySaver(), mode="write-behind", flush_interval=0.05)
+    saver.pause_flushing(60)
+    made = checkpoint({"n": [1]}, {"n": f"{1:032}.1"})
+    saver.put(config(saver.new_thread()), made, {}, made["channel_versions"])
+    server.kill()
+    assert saver._context.flush_queue
+    asyncio.run(until(lambda: saver._context.flush_queue._outages >= 3))
+    assert saver.stats().worker_errors == 0 and "ConnectionError" in saver.stats().last_error
+    server.start()
+    saver.close(timeout=1)
+    server.stop()
+
+
 async def stepped(uniform: Uniform) -> int:
     """Do what the scanning worker does. Returns the number of lost records so far."""
     context = uniform.saver._context
