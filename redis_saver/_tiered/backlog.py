@@ -91,7 +91,7 @@ class Stats:
         "tier.bypasses", "{operation}", "Reads and writes that continued without hot, as it failed."
     )
     repairs: int = counter("tier.repairs", "{repair}", "Damaged threads that hot dropped because cold has them.")
-    enrolled: int = counter("tier.enrollments", "{thread}", "Threads that only hot had, and that went to cold.")
+    enrolled: int = counter("tier.enrollments", "{thread}", "Threads that only hot had, and that are flushed to cold.")
     written_through: int = counter(
         "tier.write_through", "{write}", "Writes of write-behind savers that went to cold first."
     )

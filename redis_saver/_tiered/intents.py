@@ -115,9 +115,8 @@ def begin_intent(
             raise busy(thread)
         if in_cold == IntentReply.WAIT:
             yield Sleep(0.02)
-        elif in_cold == IntentReply.UNNOTED:
-            yield from _flush_first(keys, _flush_enrolled(tiers, thread))
         else:
+            tiers.counts.enrolled += in_cold == IntentReply.UNNOTED
             if need == "nothing":
                 yield from flushing.put_tombstone(tiers, thread, writer)
             yield from _flush_first(keys, flush_now(tiers, thread))
@@ -224,15 +223,16 @@ def enroll(tiers: Tiers, thread: str | None) -> Tiered[None]:
         names = [thread] if thread is not None else (yield from listing.collect(listing.scan_threads(tiers.hot)))
         with Skipping(tiers.hot.data_keys, names_one=thread is not None) as skipping:
             for name in dict.fromkeys(names):
-                if (yield Call(scripts.ENROLL, tiers.hot.keyspace.tier_keys(name), ())):
-                    yield from skipping.each(name, _flush_enrolled(tiers, name))
+                if (yield from enrolled(tiers, name)):
+                    yield from skipping.each(name, flush_now(tiers, name))
     except HotFailed:
         tiers.counts.bypasses += 1
     except FlushPaused:  # the threads are dirty now, and flushed after the pause
         pass
 
 
-def _flush_enrolled(tiers: Tiers, thread: str) -> Tiered[None]:
-    """Flush a thread after all its data were recorded."""
-    yield from flush_now(tiers, thread)
-    tiers.counts.enrolled += 1
+def enrolled(tiers: Tiers, thread: str) -> Operation[bool]:
+    """Enroll a thread without a flush. Returns False if cold has the thread."""
+    is_enrolled = bool((yield Call(scripts.ENROLL, tiers.hot.keyspace.tier_keys(thread), ())))
+    tiers.counts.enrolled += is_enrolled
+    return is_enrolled

@@ -28,7 +28,7 @@ from redis_saver._storage.keys import with_key
 from redis_saver._tiered import context, scripts
 from redis_saver._tiered.backlog import FlushQueue
 from redis_saver._tiered.context import Tiers, for_cold, writes_of
-from redis_saver._tiered.intents import Intent, begin_intent, drop, end
+from redis_saver._tiered.intents import Intent, begin_intent, drop, end, enrolled
 from redis_saver._tiered.reading import fetching
 from redis_saver._tiered.requests import ColdCall, Tiered, attempt
 from redis_saver.errors import ThreadDamaged
@@ -128,7 +128,8 @@ def _store_behind(
         store: The operation.
         by: Its script, which also records what cold lacks.
         last: The last argument of the script.
-        lacked: Checkpoints that hot may lack. Each further attempt begins with a fill of one of them.
+        lacked: Checkpoints that hot may lack. Each further attempt begins with a fill of one of them. The last attempt
+            enrolls a thread that is older than the tiers.
         checkpoint_id: The id of a checkpoint to put.
 
     Returns:
@@ -137,12 +138,14 @@ def _store_behind(
     thread, ns, _ = address
     yield from queue.wait_for_capacity()
     try:
-        for missing in (None, *lacked):
-            if missing:
-                yield fetching(tiers, missing)
-            fill = tiers.fills.of(thread, ns, checkpoint_id)
-            more = (fill.token, fill.field, last) if fill else ("", "", last)
+        for attempts, missing in enumerate((None, *lacked, None)):
             with suppress(ThreadDamaged):  # the write goes to cold first, and repairs it
+                if missing:
+                    yield fetching(tiers, missing)
+                elif attempts and not (yield from enrolled(tiers, thread)):
+                    break
+                fill = tiers.fills.of(thread, ns, checkpoint_id)
+                more = (fill.token, fill.field, last) if fill else ("", "", last)
                 if (yield from store(by._replace(more=more))):
                     queue.note(thread)
                     return True

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support.factories import config
-from tests.support.tiering import BEHIND, VERSIONS, Tiers, drained, keys_of, new, two_runs, written
+from tests.support.tiering import BEHIND, VERSIONS, Tiers, drained, keys_of, new, plain, two_runs, written
 
 from redis_saver import BacklogWarning, FlushPaused
 from redis_saver._common.names import Keyspace
@@ -80,6 +80,20 @@ async def test_turns_go_on_after_a_change_that_the_pause_refused(tiers: Tiers, c
         await (uniform.prune(["thread"]) if call == "prune" else uniform.delete_for_runs(["run-2"]))
     await uniform.put(newest, *_new())
     assert uniform.saver.stats().written_through == 0
+
+
+@pytest.mark.parametrize("call", ["put", "put_writes"])
+async def test_the_first_write_to_a_thread_from_before_the_tiers_needs_no_flush(tiers: Tiers, call: str) -> None:
+    newest = (await written(tiers.target.uniform()))[-1]
+    uniform = await tiers.uniform(**BEHIND)
+    await uniform.pause_flushing(60)
+    await (uniform.put(newest, *_new()) if call == "put" else uniform.put_writes(newest, [("n", 1)], "later"))
+    stats = uniform.saver.stats()
+    assert (stats.written_through, stats.enrolled) == (0, 1)
+    await uniform.resume_flushing()
+    await drained(uniform)
+    cold, hot = await (await tiers.cold_uniform()).list(config()), await uniform.list(config())
+    assert list(map(plain, cold)) == list(map(plain, hot)) and len(hot) == 3 + (call == "put")
 
 
 def _new() -> Any:
