@@ -50,6 +50,8 @@ DELETIONS_KEPT = 3_600_000
 """Milliseconds for which hot remembers a deletion, in case a flusher turns out to be fenced."""
 MAX_PAUSE = 10
 """Maximum pause before a refused record is tried again, in seconds."""
+_PROBES_AFTER = 0.5
+"""Seconds after which a waiter probes cold, again and again. The flusher that has the thread may be waiting for it."""
 _PROBE = ColdCall("get_tuple", (config.to_config("redis_saver", "", "0"),), is_sealed=True)
 """A call that shows whether cold answers. No checkpoint has this id."""
 
@@ -111,8 +113,8 @@ def flush_what_goes(tiers: Tiers, thread: str) -> Tiered[bool]:
     flushing is paused.
 
     Raises:
-        ThreadBusy: Others had the thread for `cold_timeout`, so cold may hang.
-        ColdTimeout: Cold does not answer.
+        Exception: Cold's own error, as it does not answer.
+        ThreadBusy: Others had the thread for `cold_timeout`.
     """
     if (yield from tiers.backlog.pause()):
         return False
@@ -120,6 +122,8 @@ def flush_what_goes(tiers: Tiers, thread: str) -> Tiered[bool]:
     flushed = yield from _flush_while(tiers, thread, lambda flushed: flushed.brought + flushed.coalesced > 0, seconds)
     if flushed is None and seconds < patience():
         raise busy(thread, seconds)
+    if flushed and flushed.failed and not flushed.is_refused:
+        raise flushed.failed[0]
     return flushed is not None and not flushed.left
 
 
@@ -129,8 +133,12 @@ def _flush_while(
     """Flush until nothing is left, `goes_on` rejects a claim's result, or others kept the thread busy for `seconds`.
 
     Returns the result of the last claim, or None if others had the thread.
+
+    Raises:
+        Exception: Cold's own error. It does not answer this waiter, either.
     """
     deadline, fewest = time.monotonic() + seconds, math.inf
+    probes_at = time.monotonic() + min(_PROBES_AFTER, seconds / 2)
     claim = partial(flush, tiers, thread, at_once=True, seconds=patience(tiers) / 2)
     while True:
         flushed: Flushed | None = yield TimeLimited("a flush", claim)
@@ -141,6 +149,9 @@ def _flush_while(
         elif time.monotonic() >= deadline:
             return flushed
         if flushed is None:
+            if time.monotonic() > probes_at:
+                yield _PROBE
+                probes_at = time.monotonic() + _PROBES_AFTER
             yield Sleep(0.02)
 
 

@@ -20,7 +20,20 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from psycopg.conninfo import conninfo_to_dict
 from tests.support.proxy import Proxy
-from tests.support.tiering import BEHIND, Tiers, drained, keys_of, locked, new, plain, stalled, written
+from tests.support.tiering import (
+    BEHIND,
+    DEAD,
+    VERSIONS,
+    Tiers,
+    drained,
+    keys_of,
+    locked,
+    mark_new,
+    new,
+    plain,
+    stalled,
+    written,
+)
 from tests.support.uniform import Uniform
 
 from redis_saver import ColdTimeout, ThreadBusy
@@ -106,18 +119,45 @@ async def uniform_of_cold(tiers: Tiers, thread: str) -> int:
 
 
 async def test_a_reader_that_needs_a_flush_leaves_it_to_go_on(tiers: Tiers) -> None:
-    uniform = await tiers.uniform(**BEHIND, **SHORT)
-    await written(uniform)
+    uniform, through = await tiers.uniform(**BEHIND, **SHORT), await tiers.uniform(**SHORT)
+    made = await written(uniform)
     tiers.target.raw.hdel(keys_of(tiers).data_key, "@complete")
     with locked(tiers.url):
         with pytest.raises(ColdTimeout, match="a flush did not end"):
             await uniform.list(config())
-        with pytest.raises(ThreadBusy, match=r"for 0\.3 seconds"):  # the first one has the claim
-            await uniform.list(config())
+        for call in (  # the first one has the claim
+            uniform.list(config()),
+            uniform.list(None),
+            through.put(made[-1], new(), {}, VERSIONS),
+            through.put_writes(made[-1], [("n", 1)], "task"),
+        ):
+            with pytest.raises(ColdTimeout, match="get_tuple did not end"):
+                await call
     await until(lambda: uniform.saver._driver._timeouts.abandoned == 0)
     assert await uniform_of_cold(tiers, "thread") > 0
     assert len(await uniform.list(config())) == 3
     await drained(uniform)
+
+
+async def test_a_reader_does_not_ask_a_cold_that_is_down_for_each_thread(tiers: Tiers) -> None:
+    uniform = await tiers.uniform(cold=await tiers.dead_cold(), **BEHIND)
+    for thread in ("one", "another"):
+        mark_new(tiers, thread)
+        await uniform.put(config(thread), new(), {}, VERSIONS)
+    with pytest.raises(DEAD):
+        await uniform.list(None)
+    assert uniform.saver.stats().unreachable == 1
+
+
+async def test_a_reader_waits_for_others_while_cold_answers(tiers: Tiers) -> None:
+    uniform = await tiers.uniform(**BEHIND, **SHORT)
+    await written(uniform)
+    tiers.target.raw.hdel(keys_of(tiers).data_key, "@complete")
+    go_on = await stalled(tiers, await tiers.uniform(**BEHIND))
+    with pytest.raises(ThreadBusy, match=r"for 0\.3 seconds"):
+        await uniform.list(config())
+    await go_on()
+    assert len(await uniform.list(config())) == 3
 
 
 async def test_a_write_waits(tiers: Tiers) -> None:
