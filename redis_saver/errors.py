@@ -217,7 +217,7 @@ class BacklogWarning(RuntimeWarning):
 
 
 class ColdTimeout(RedisSaverError, TimeoutError):
-    """The cold saver of a `TieredSaver` did not answer within `cold_timeout` seconds.
+    """The cold saver of a `TieredSaver`, or the cold store, did not answer within `cold_timeout` seconds.
 
     The caller's read was abandoned, and nothing was changed. A flush that it needed goes on. It is safe to call again.
     """

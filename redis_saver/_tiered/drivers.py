@@ -46,7 +46,7 @@ from redis_saver._tiered.requests import (
 )
 from redis_saver._tiered.sealing import SealedCold, refuse_sealed
 from redis_saver._tiered.timeouts import ColdTimeouts
-from redis_saver._tiered.twins import with_own_lock
+from redis_saver._tiered.twins import copy_with, with_own_lock
 from redis_saver.errors import ColdTimeout, LoopEnded
 
 C = TypeVar("C")
@@ -440,7 +440,7 @@ def renewed(cold: C) -> C:
             )
             _connections.made[id(connection)] = (connection, replacement)
         replacement = _connections.made[id(connection)][1]
-    return _copy_with(cold, conn=replacement, pipe=None, lock=threading.Lock())
+    return copy_with(cold, conn=replacement, pipe=None, lock=threading.Lock())
 
 
 async def arenewed(cold: C) -> C:
@@ -456,14 +456,4 @@ async def arenewed(cold: C) -> C:
             _connections.made[id(connection)] = (connection, replacement)
             loops.Ending(replacement.close)
         replacement = _connections.made[id(connection)][1]
-    return _copy_with(cold, conn=replacement, pipe=None, lock=asyncio.Lock(), loop=asyncio.get_running_loop())
-
-
-def _copy_with(cold: C, **connected: Any) -> C:
-    clone = copy.copy(cold)
-    if postgres.is_known_store(cold):  # else garbage collection of the copy would stop the store's tasks
-        connected.update(_task=None, _ttl_sweeper_thread=None)
-    for name, value in connected.items():
-        if hasattr(clone, name):
-            setattr(clone, name, value)
-    return clone
+    return copy_with(cold, conn=replacement, pipe=None, lock=asyncio.Lock(), loop=asyncio.get_running_loop())

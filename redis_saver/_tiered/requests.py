@@ -15,7 +15,7 @@ _READS = frozenset(
     (
         *("get_tuple", "list", "get_delta_channel_history", "describe_threads", "thread_names", "task_paths"),
         *("threads_with_delta_channels", "check_unneeded", "checkpoints_of_run", "count_thread", "sealed_rows"),
-        *(BY_PARENTS, "has_late_parent", "opened"),
+        *(BY_PARENTS, "has_late_parent", "opened", "batch"),
     )
 )
 """Methods of cold that write nothing."""
@@ -34,11 +34,11 @@ class ColdCall(NamedTuple):
     around: Callable[[Tiered[Any]], Tiered[Any]] | None = None
     """Runs the operation that seals or opens the values, and notes its requests (`stats.py`)."""
     waits: bool = False
-    """True: a call of a flusher, which waits for cold without a limit."""
+    """True: a call of a flusher, or a write of a store, which waits for cold without a limit."""
 
     @property
     def is_read(self) -> bool:
-        """True for a read of cold by a caller, which has a time limit. Flushers wait."""
+        """True for a read of cold by a caller, which has a time limit. Flushers and writes wait."""
         return self.method in _READS and not self.waits
 
     def with_options(self, **more: Any) -> ColdCall:

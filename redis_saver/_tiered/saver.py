@@ -102,8 +102,8 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
                 cold, over all processes. Each process may exceed it by 0.1 %.
             backlog_timeout: Seconds for which a write waits while the backlog is full. Then it raises `BacklogFull`,
                 and nothing was written.
-            cold_timeout: Seconds for which a read waits for cold, or for a flush, before it raises `ColdTimeout`.
-                Writes and flushers wait until cold answers. None: reads wait, too. With a limit a `TieredSaver` reads
+            cold_timeout: Seconds for which a read waits for cold, and any call for a flush, before it raises
+                `ColdTimeout`. Writes and flushers wait until cold answers. None: reads wait, too. With a limit a `TieredSaver` reads
                 cold on other OS threads, so a connection to SQLite needs `check_same_thread=False`.
 
         Raises:
@@ -123,8 +123,6 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         configs.number("max_backlog", max_backlog, 1, whole=True)
         configs.number("flush_interval", flush_interval, 0.001)
         configs.number("backlog_timeout", backlog_timeout, 0)
-        if cold_timeout is not None:
-            configs.number("cold_timeout", cold_timeout, 0.001)
         super().__init__(serde=hot.serde)
         self._counting = Counting(with_own_errors if on_hot_error == "bypass" else None, WAITS)
         self._refuses_forks = context_of(hot).refuses_forks

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from typing import Any
 
-from redis_saver._common import forks, postgres
+from redis_saver._common import config, forks, postgres
 from redis_saver._common.display import kind_of
 from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine.requests import T
@@ -41,7 +41,13 @@ class ColdTimeouts:
     """The limit of a saver's calls of cold, and the number of calls that were abandoned and have not ended."""
 
     def __init__(self, cold: object, seconds: float | None) -> None:
-        """Begin without calls. None: no limit. Then calls run where they are made."""
+        """Begin without calls. None: no limit. Then calls run where they are made.
+
+        Raises:
+            ValueError: The limit is invalid.
+        """
+        if seconds is not None:
+            config.number("cold_timeout", seconds, 0.001)
         self._cold, self.seconds = cold, seconds
         self._left: set[asyncio.Task[Any]] = set()
         self.after_fork()

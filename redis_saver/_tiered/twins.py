@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import threading
 from functools import cache
 from typing import Any, TypeVar
@@ -46,12 +47,26 @@ def _twin_class(kind: Any, names: tuple[str, ...]) -> Any:
 
 
 def with_own_lock(cold: C) -> C:
-    """Return a twin with a lock of its own if cold is a Postgres saver of LangGraph over a pool.
+    """Return a twin with a lock of its own if cold is a Postgres saver or store of LangGraph over a pool.
 
-    Such a saver holds one lock during each call, so a call that hangs would stop all others. The pool gives each call a
+    It holds one lock during each call, so a call that hangs would stop all others. The pool gives each call a
     connection of its own, so these need no lock.
     """
     lock = getattr(cold, "lock", None)
-    if lock is None or not (postgres.is_known(cold) and postgres.is_pool(getattr(cold, "conn", None))):
+    if lock is None or not postgres.is_pool(getattr(cold, "conn", None)):
         return cold
-    return twin(cold, lock=asyncio.Lock() if isinstance(lock, asyncio.Lock) else threading.Lock())
+    own: Any = asyncio.Lock() if isinstance(lock, asyncio.Lock) else threading.Lock()
+    if postgres.is_known_store(cold):
+        return copy_with(cold, lock=own)
+    return twin(cold, lock=own) if postgres.is_known(cold) else cold
+
+
+def copy_with(cold: C, **own: Any) -> C:
+    """Return a copy with other attributes, as far as cold has them."""
+    made = copy.copy(cold)
+    if postgres.is_known_store(cold):  # else garbage collection of the copy would stop the store's tasks
+        own.update(_task=None, _ttl_sweeper_thread=None)
+    for name, value in own.items():
+        if hasattr(made, name):
+            setattr(made, name, value)
+    return made

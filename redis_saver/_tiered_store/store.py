@@ -64,7 +64,9 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
     ttl_config: TTLConfig | None
 
     @keywords.checked
-    def __init__(self, hot: Hot, cold: BaseStore, *, on_hot_error: OnHotError = "raise") -> None:
+    def __init__(
+        self, hot: Hot, cold: BaseStore, *, on_hot_error: OnHotError = "raise", cold_timeout: float | None = 10.0
+    ) -> None:
         """Combine two stores. It closes neither of them.
 
         Args:
@@ -76,6 +78,8 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
             on_hot_error: What to do if hot cannot be reached. `"raise"`: raise hot's error. `"bypass"`: reads use cold
                 alone, and so do writes that have begun. A new write raises in both cases, and does not reach cold,
                 because other processes may still reach hot and read old copies.
+            cold_timeout: Seconds for which a read waits for cold, before it raises `ColdTimeout`. Writes wait until
+                cold answers. None: reads wait, too. With a limit, a `TieredStore` reads cold on other OS threads.
 
         Raises:
             TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
@@ -100,7 +104,7 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
                 "searches. Leave encryption= out, or use the RedisStore with encryption= without a cold store"
             )
         self._context = StoreTiers(context_of(hot), _ttl_of_copies(hot, self.ttl_config))
-        self._driver = self._driver_class(hot, cold, bypasses=on_hot_error == "bypass")
+        self._driver = self._driver_class(hot, cold, bypasses=on_hot_error == "bypass", cold_timeout=cold_timeout)
 
     def __repr__(self) -> str:
         """Return the class, hot, and the class of cold."""
@@ -132,6 +136,7 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
         Raises:
             InvalidNamespaceError: A namespace is not valid. Nothing was sent.
             ValueError: A put has a `ttl` (minutes in cold), but hot has no TTL. Nothing was sent.
+            ColdTimeout: Cold does not answer a read.
             Exception: Any error of cold. Cold may have stored the puts nevertheless. Reads of these items go to cold
                 until the write intents expire (5 minutes).
         """
@@ -213,7 +218,7 @@ def _batch(tiers: StoreTiers, reads: copies.Reads, puts: list[PutOp], writes: Wr
     yield from copies.read_all(tiers, reads)
     if puts:
         begun = yield from _begin(tiers, writes)
-        yield ColdCall("batch", (puts,))  # if it fails, cold may still store the puts: the intents stay
+        yield ColdCall("batch", (puts,), waits=True)  # if it fails, cold may still store the puts: the intents stay
         items = yield from _read_back(tiers, writes)
         yield from best_effort(tiers, _end(tiers, begun, writes, items))
     return reads.results

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import psycopg
 import pytest
 import redis
 from tests.support.counting import Counted
@@ -24,11 +25,11 @@ from tests.support.servers import Server
 from tests.support.store_tiering import Recording, StoreTiers, check_copies, later, partition_of, plain
 from tests.support.stores import check_sound
 from tests.support.stores import later as items_later
-from tests.support.tiering import named, wait_for_the_dead
+from tests.support.tiering import locked, named, wait_for_the_dead
 from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import Around, elsewhere
 
-from redis_saver import AsyncTieredStore, EncodeError, KeyConflict, Limits, RedisStore, TieredStore
+from redis_saver import AsyncTieredStore, ColdTimeout, EncodeError, KeyConflict, Limits, RedisStore, TieredStore
 from redis_saver._common.store_names import StoreKeyspace
 from redis_saver._store import scripts
 from redis_saver.serde import FastSerializer
@@ -428,6 +429,24 @@ async def test_hot_answers_while_cold_is_down(target: Target, store: Uniform) ->
         with pytest.raises(OSError, match="down"):
             await call
     check(target, store)
+
+
+async def test_a_hanging_cold_stops_no_reader(store_tiers: StoreTiers) -> None:
+    """Nor does a put that waits for a row: each call has a connection and a lock of its own."""
+    store = store_tiers.over(await store_tiers.postgres(), cold_timeout=0.3)
+    await store.put(NS, "copied", {"n": 1})
+    with locked(store_tiers.url, "store"):
+        for call in (store.get(NS, "other"), store.search(NS), store.list_namespaces(), store.warm(("a", "b"))):
+            with pytest.raises(ColdTimeout, match="batch did not end within 0.3 seconds"):
+                await call
+        assert (await store.get(NS, "copied")).value == {"n": 1}
+    with psycopg.connect(store_tiers.url) as other:
+        other.execute("UPDATE store SET updated_at = now() WHERE key = 'copied'")
+        put = asyncio.ensure_future(store.saver.aput(NS, "copied", {"n": 2}))
+        await asyncio.sleep(0.1)
+        assert await store.get(NS, "other") is None and not put.done()
+    await put
+    assert (await store.get(NS, "copied")).value == {"n": 2}
 
 
 async def test_a_put_succeeds_if_its_item_cannot_be_read_back(target: Target, store: Uniform, caplog: Any) -> None:
