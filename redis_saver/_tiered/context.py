@@ -38,7 +38,7 @@ from redis_saver._tiered.backlog import BacklogCount, Counts, FlushQueue
 from redis_saver._tiered.carrying import Carrier
 from redis_saver._tiered.in_cold import InCold
 from redis_saver._tiered.requests import ColdCall, Tiered, attempt
-from redis_saver.errors import EncodeError, LimitExceeded, decoding
+from redis_saver.errors import EncodeError, LimitExceeded, decoding, encoding
 
 WRITER_GONE = checking.WRITER_GONE
 FILL_LEASE = 60_000
@@ -54,6 +54,11 @@ _FLUSHER_CACHE_BYTES = 16_000_000
 _MAX_NAMESPACES = 50
 """Maximum number of remembered fills per thread."""
 _LISTS_BY_ID = ("langgraph.checkpoint.postgres", "langgraph.checkpoint.sqlite")
+
+_NO_METADATA = (
+    "Nothing was written. With write-behind, metadata must be what cold can store later: change the value, such as a "
+    "date to its isoformat()."
+)
 
 Mode: TypeAlias = Literal["write-through", "write-behind"]
 OnHotError: TypeAlias = Literal["raise", "bypass"]
@@ -250,13 +255,23 @@ def for_cold(config: RunnableConfig, *, ns: bool = True) -> RunnableConfig:
 def metadata_of(tiers: Tiers, config: RunnableConfig, metadata: CheckpointMetadata) -> CheckpointMetadata:
     """Return the metadata of a checkpoint to put, with those of its config, as both tiers will return them.
 
-    LangGraph's savers for Postgres and SQLite store them as JSON, and for Postgres without the key `writes`. Metadata
-    that cannot be JSON stay as they are, and cold decides.
+    LangGraph's savers for Postgres and SQLite store them as JSON, and for Postgres without the key `writes`. Other
+    metadata stay as they are. With write-through, cold decides about them.
+
+    Raises:
+        EncodeError: With write-behind, cold would refuse one of them, or no flusher could read it.
     """
     merged = get_checkpoint_metadata(for_cold(config), metadata)
     if tiers.stores_json:
         with suppress(TypeError, ValueError, RecursionError):
             return cast("CheckpointMetadata", postgres.as_json({k: v for k, v in merged.items() if k != "writes"}))
+    is_json = tiers.stores_json and tiers.hot.data_keys is None
+    for key, value in merged.items() if tiers.flush_queue else ():
+        with encoding("{!r} of the metadata of a checkpoint", key, remedy=_NO_METADATA):
+            if is_json:
+                postgres.as_json({key: value})
+            elif tiers.hot.serde.dumps_typed(value)[0].startswith("pickle"):
+                raise TypeError("it would be a pickle, which no flusher loads")
     return merged
 
 

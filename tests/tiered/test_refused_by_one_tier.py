@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
 import pytest
 from tests.support.factories import checkpoint, config, ids, put
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from tests.support.tiering import BEHIND, Tiers, keys_of, two_runs, written
+from tests.support.tiering import BEHIND, Tiers, drained, keys_of, two_runs, written
 from tests.support.uniform import Uniform
 from tests.support.wrappers import Around, asked, script_of
 
-from redis_saver import ThreadBusy
+from redis_saver import EncodeError, ThreadBusy
 from redis_saver._tiered import scripts
 from redis_saver._engine.requests import Scan
 from redis_saver._tiered import threads
@@ -143,6 +144,30 @@ async def test_an_empty_list_of_writes_stores_nothing(tiers: Tiers, mode: dict[s
     uniform = await tiers.uniform(**mode)
     await uniform.put_writes(config(checkpoint_id="1"), [], "task")
     assert tiers.target.keys() == []
+
+
+@pytest.mark.encrypted_too
+@pytest.mark.parametrize("cold", ["postgres", "memory"])
+@pytest.mark.parametrize("kind", ["pickle", "date"])
+async def test_metadata_that_no_flusher_can_bring_to_cold_are_refused(tiers: Tiers, cold: str, kind: str) -> None:
+    """Except those that cold can have: it stores JSON, envelopes, or what its serializer makes of them."""
+    serde = JsonPlusSerializer(pickle_fallback=True)
+    over = await tiers.cold() if cold == "postgres" else InMemorySaver(serde=serde)
+    uniform = await tiers.uniform(cold=over, hot={"serde": serde}, **BEHIND)
+    await uniform.get_tuple(config())
+    one, metadata = (
+        checkpoint({"n": 1}, {"n": "1"}),
+        {"step": 1, "x": Odd() if kind == "pickle" else date(2026, 1, 1)},
+    )
+    if kind == "pickle" or (cold == "postgres" and not tiers.target.is_encrypted):
+        with pytest.raises(EncodeError, match=r"cannot encode 'x' of the metadata.*Nothing was written.*isoformat"):
+            await uniform.put(config(), one, metadata, {"n": "1"})
+        assert await uniform.get_tuple(config()) is None
+        metadata = {"step": 1}
+    await uniform.put(config(), one, metadata, {"n": "1"})
+    await drained(uniform)
+    tiers.evict()
+    assert (await uniform.get_tuple(config())).metadata == metadata
 
 
 async def test_a_value_unknown_to_hots_serializer_is_stored_in_cold_alone(tiers: Tiers) -> None:
