@@ -36,13 +36,14 @@ _COUNTS = (
     *("threads", "active", "interrupted", "failed", "orphaned", "damaged", "checkpoints", "bytes", "largest_thread"),
     *("largest_bytes", "owned", "pinned", "never_expire", "expire_within_1h", "expire_within_1d"),
     *("dirty_threads", "backlog", "oldest_seconds", "set_aside", "paused_seconds", "intents"),
+    "lost_records",
 )
 """Numbers of `stats`. A thread counts in each of its states, as in the filters of `threads`. `owned` counts leases that
 have not expired, and `never_expire` threads without a deadline that are not pinned.
 
 Cold lacks `backlog` records of `dirty_threads` threads, and has refused `set_aside` of them. Flushing is paused for
-another `paused_seconds`. `intents` counts threads
-with an unfinished write to cold, whose writer may have died.
+another `paused_seconds`. `intents` counts threads with an unfinished write to cold, whose writer may have died.
+`lost_records` are those of the last loss, for a day.
 """
 
 
@@ -98,9 +99,12 @@ def overview(
     for records, age, aside in driver.stream(until(is_over, backlogs)):
         threads.count(dirty_threads=records > 0, backlog=records, set_aside=aside)
         threads.counts["oldest_seconds"] = max(threads.counts["oldest_seconds"], age / 1000)
-    until_then = driver.request(Command(("HMGET", keyspace.unflushed, "paused")))[0] or b""
-    left = int(until_then) / 1000 - time.time() if until_then.isdigit() else 0
+    until_then, loss = driver.request(Command(("HMGET", keyspace.unflushed, "paused", "lost")))
+    left = int(until_then) / 1000 - time.time() if (until_then or b"").isdigit() else 0
     threads.counts["paused_seconds"] = round(left) if 0 < left <= LONGEST_PAUSE else 0
+    lost, _, at = (loss or b"").partition(b" ")
+    if lost.isdigit() and at.isdigit() and time.time() - int(at) < _DAY.total_seconds():
+        threads.counts["lost_records"] = int(lost)
     threads.count(intents=sum(1 for _ in driver.stream(until(is_over, scan_keys(keyspace.intents_pattern)))))
     return threads
 
@@ -358,6 +362,8 @@ def _of_cold(counts: Mapping[str, Any]) -> _Rows:
     severity = _warning if age > _LATE and not paused else _info
     what = f"flushing is paused for another {times.shown(timedelta(seconds=paused))}"
     yield paused, _info("backlog", what, "redis-saver flush --resume ends the pause")
+    lost = f"Redis lost its data in the last day, and with it about {counts['lost_records']:,} records that cold lacked"
+    yield counts["lost_records"], _warning("backlog", lost, "docs/operations.md#persistence says how to lose less")
     late = f"cold lacks {counts['backlog']:,} records of {counts['dirty_threads']:,} threads"
     what = f"{late}, the oldest for {times.shown(timedelta(seconds=int(age)))}"
     remedy = "redis-saver flush writes them to cold. docs/operations.md says what to check"

@@ -99,6 +99,7 @@ def _count_losses(tiers: Tiers, queue: FlushQueue) -> Tiered[None]:
         is_first = yield Command(("HSET", keyspace.unflushed, b"lost " + generation, 1))
         if is_first:  # else another process has counted them
             tiers.counts.lost_records += lost
+            yield Command(("HSET", keyspace.unflushed, b"lost", b"%d %d" % (lost, time.time())))
             text = "hot lost its data, and with it about %s records that cold did not have, such as those of thread %s"
             _LOG.warning(text, f"{lost:,}", shown(gone[0]))
     count.suspected = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 import time
@@ -19,6 +20,7 @@ from tests.support.uniform import Uniform
 from tests.support.wrappers import ran
 
 from redis_saver import RedisSaver, TieredSaver
+from redis_saver._cli.main import main
 from redis_saver._common.names import Keyspace
 from redis_saver._tiered import backlog, flushers
 from redis_saver._tiered.backlog import Counts
@@ -198,7 +200,9 @@ async def all_gone(tiers: Tiers) -> None:
 @REDIS
 @pytest.mark.also_on(cluster="sync")
 @pytest.mark.parametrize("how", ["gone", "partly", "older"])
-async def test_lost_records_are_about_the_backlog_before_less_what_is_there(tiers: Tiers, how: str) -> None:
+async def test_lost_records_are_about_the_backlog_before_less_what_is_there(
+    tiers: Tiers, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A replica that took over may have the count of an earlier time, and all but the last threads."""
     one, other = await known(tiers)
     if how == "gone":
@@ -214,6 +218,16 @@ async def test_lost_records_are_about_the_backlog_before_less_what_is_there(tier
     assert await stepped(one) == (5 if how == "gone" else 2)
     assert await stepped(other) == 0
     assert await stepped(one) == (5 if how == "gone" else 2), "counted once"
+    for age, severity in ((0, "warning"), (90_000, None)):
+        place = Keyspace(tiers.target.prefix).unflushed
+        lost, at = tiers.target.raw.hget(place, "lost").split()
+        tiers.target.raw.hset(place, "lost", b"%s %d" % (lost, int(at) - age))
+        code = main(["doctor", "--redis", tiers.target.url, "--prefix", tiers.target.prefix, "--json"])
+        said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        told = [finding for finding in said if "Redis lost its data" in finding["what"]]
+        assert [finding["severity"] for finding in told] == ([severity] if severity else [])
+        if told:
+            assert f"about {5 if how == 'gone' else 2} records" in told[0]["what"] and code == 1
 
 
 @REDIS
