@@ -19,7 +19,7 @@ from redis_saver._client import clients, urls
 from redis_saver._common.display import printable, shown
 from redis_saver._engine.requests import Call, Operation
 from redis_saver._inspector.source import Source
-from redis_saver._migrate.opening import is_encrypted, needs, opened, serializer
+from redis_saver._migrate.opening import CONNECTING, is_encrypted, needs, opened, serializer
 from redis_saver._serde.serializer import StrictSerializer
 from redis_saver._storage.context import Context
 from redis_saver._tiered.saver import TieredSaver
@@ -162,8 +162,6 @@ def _readable_serializer() -> SerializerProtocol:
 
 # -- flush
 
-_CONNECTING = 5
-"""Seconds to wait for a connection to Postgres, unless the URL says otherwise."""
 _ANSWERING = 10
 """Seconds to wait for a connection from the pool."""
 _NOT_YOURS = (
@@ -179,7 +177,7 @@ _WRONG_POSTGRES = re.compile(
 _NOT_THERE = ("42P01", "3F000")
 _NOT_ALLOWED = ("28000", "28P01", "3D000", "42501")
 _KEEPALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 30_000}
-_LIVELY = {"connect_timeout": _CONNECTING, **_KEEPALIVE}
+_LIVELY = {"connect_timeout": CONNECTING, **_KEEPALIVE}
 """Options with which libpq soon notices that a host is gone."""
 
 
@@ -300,7 +298,7 @@ class Cold(Server):
             max_size=self._workers,
             kwargs=self._settings,
             timeout=_ANSWERING,
-            reconnect_timeout=_CONNECTING,  # then the next caller reconnects, without growing pauses
+            reconnect_timeout=CONNECTING,  # then the next caller reconnects, without growing pauses
             open=True,
         )
         return self._postgres.PostgresSaver(self._pool, serde=serializer() if is_encrypted() else None)

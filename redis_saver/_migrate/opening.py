@@ -36,6 +36,8 @@ FORMS = f"{_OUR_FORMS}, sqlite:PATH, inmem:FOLDER (of langgraph dev) or file:PAT
 SOURCE_FORMS = f"{RedisDocuments.kind}:URL or {ValkeyStrings.kind}:URL (with the URL of that package's server)"
 """Additional URLs of sources."""
 STORE_FORMS = f"{_OUR_FORMS} (LangGraph's PostgresStore), or file:PATH (of export --store)"
+CONNECTING = 5
+"""Seconds to wait for a connection to Postgres, unless the URL says otherwise."""
 _OURS = urls.SCHEMES | {"memory"}
 _FOREIGN: Mapping[str, type[ForeignSource]] = {source.kind: source for source in (RedisDocuments, ValkeyStrings)}
 
@@ -225,18 +227,19 @@ def _open_foreign(wanted: _Wanted, stack: ExitStack) -> ForeignSource:
     return _FOREIGN[kind](driver, serializer(), name, wanted.prefix)
 
 
-def _connected(url: str, stack: ExitStack) -> Any:
+def _connected(url: str, stack: ExitStack, **options: Any) -> Any:
     """Return a connection to Postgres, in autocommit."""
     urls.check_postgres(url)
     psycopg = needs("postgres", "psycopg")
-    return stack.enter_context(psycopg.Connection.connect(url, autocommit=True, prepare_threshold=0))
+    if "connect_timeout" not in psycopg.conninfo.conninfo_to_dict(url):
+        options["connect_timeout"] = CONNECTING
+    return stack.enter_context(psycopg.Connection.connect(url, autocommit=True, prepare_threshold=0, **options))
 
 
 def _open_postgres(wanted: _Wanted, stack: ExitStack) -> Any:
-    urls.check_postgres(wanted.url)
-    package = needs("postgres", "langgraph.checkpoint.postgres")
-    saver = stack.enter_context(package.PostgresSaver.from_conn_string(wanted.url))
-    saver.serde = serializer()
+    package, rows = needs("postgres", "langgraph.checkpoint.postgres"), needs("postgres", "psycopg.rows")
+    connection = _connected(wanted.url, stack, row_factory=rows.dict_row)
+    saver = package.PostgresSaver(connection, serde=serializer())
     if wanted.target:
         saver.setup()
     return endpoint_of(saver, wanted.name)

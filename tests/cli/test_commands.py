@@ -7,6 +7,7 @@ import json
 import operator
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ from redis_saver import RedisSaver, TieredSaver
 from redis_saver._checkpoint.threads import ANY
 from redis_saver._cli import screen, servers
 from redis_saver._inspector import health
+from redis_saver._migrate import opening
 from redis_saver._tiered.thread_info import Damaged, threads_of
 from redis_saver._cli.app import app
 from redis_saver._cli.main import main
@@ -546,6 +548,15 @@ def test_commands_show_what_redis_has_while_postgres_hangs(
         assert place.run("check", "--all", *words, code=1) == "2 threads: 2 sound, 0 not\n"
         assert "nothing is compared with Postgres" in place.err
     assert [one["thread_id"] for one in place.json("threads", "a", *words)] == ["a"]
+
+
+def test_a_command_does_not_wait_long_for_a_connection_to_postgres(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "CONNECTING", 1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place.run("threads", "--postgres", f"postgresql://u:secret@127.0.0.1:{silent.getsockname()[1]}/x", code=2)
+    assert "timeout expired" in place.err and "secret" not in place.err
 
 
 # -- doctor and stats
