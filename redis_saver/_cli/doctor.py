@@ -161,11 +161,10 @@ def _report(saver: Any, thread: str, *, is_named: bool) -> checking.CheckReport 
     """
     try:
         return saver.check(thread)  # type: ignore[no-any-return]
-    except ThreadNotFound:
+    except ThreadNotFound as error:
         if not is_named:
             return None
-        what = "it is not there: it was never written, was deleted, or has expired"
-        remedy = "check its name and --prefix"
+        what, remedy = str(error), "check its name and --prefix"
     except ThreadBusy as error:
         what, remedy = str(error), "run this again when the thread is not in use"
     except KeyUnavailable as error:

@@ -312,7 +312,7 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
             values: As for `RedisSaver.check`. The comparison with cold decodes values in any case.
 
         Raises:
-            ThreadNotFound: Redis does not have the thread.
+            ThreadNotFound: Redis does not have the thread. The message says whether cold has it.
             ThreadBusy: Several attempts each found a problem, but the thread was written during each of them.
         """
         return self._run(thread_info.check(self._context, configs.name(thread_id, "thread_id"), values=values))

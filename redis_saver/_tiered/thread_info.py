@@ -311,15 +311,16 @@ def check(tiers: Tiers, thread: str, *, values: bool) -> Tiered[CheckReport]:
     """Check a thread in hot. If it is clean, compare each of its checkpoints with cold.
 
     Raises:
-        ThreadNotFound: Hot does not have the thread.
+        ThreadNotFound: Hot does not have the thread. The message says whether cold has it.
         ThreadBusy: Several attempts each found a problem, but the thread was written during each of them.
     """
     try:
         return (yield from checking.check(tiers.hot, thread, values=values, compare=partial(_compare, tiers)))
     except ThreadNotFound:
+        if (yield from get_thread(tiers, thread)) is None:
+            raise
         raise ThreadNotFound(
-            f"thread {shown(thread)} is not in hot, so there is nothing to compare with cold. If cold has it, "
-            "get_tuple() brings it back"
+            f"only cold has thread {shown(thread)}, so there is nothing to check in hot. get_tuple() copies it to hot"
         ) from None
 
 

@@ -500,6 +500,8 @@ def test_commands_show_and_delete_threads_of_both_tiers(place: Place, database: 
         assert rows == {"a": ["both", "0"], "b": ["cold", "0"]}
         told = {one["thread_id"]: (one["tier"], one["checkpoints"]) for one in place.json("threads", *cold_words)}
         assert told == {"a": ("both", 1), "b": ("cold", 1)}
+        assert "only cold has thread 'b'" in place.run("check", "b", *cold_words, code=1)
+        assert "'nobody' is not there" in place.run("check", "nobody", *cold_words, code=1)
         assert "tier  cold, cold lacks 0 records\n" in place.run("show", "b", *cold_words)
         assert "n  int  1\n" in place.run("show", "b", "001", *cold_words)
         assert place.run("diff", "b", "001", *cold_words) == "no channel differs\n"

@@ -46,7 +46,7 @@ class Talk:
             self.thread = await self.works.new_thread()
             return
         await self.works.get_tuple(config(self.thread))
-        self.configs = await chain(self.works, self.thread, 2)
+        self.configs = await chain(self.works, self.thread, 2, run_id="run")
         self.ids = [each["configurable"]["checkpoint_id"] for each in self.configs]
         if state != "dirty" and self.works.saver._context.flush_queue:
             await drained(self.works)
