@@ -7,7 +7,8 @@ Each function is a generator that yields a statement with its parameters and get
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -373,6 +374,21 @@ def _statements(saver: BaseCheckpointSaver[Any], method: str, own: str) -> Calla
     return None if has_own else METHODS[method]
 
 
+_ATTEMPTS = 5
+_CONFLICTS = ("40001", "40P01")
+"""Error codes of transactions that Postgres rolled back: serialization failures and deadlocks, as of two prunes."""
+
+
+@contextmanager
+def _conflicting(left: int) -> Iterator[None]:
+    """Return the context of a transaction that others may conflict with. After that it is repeated if some are left."""
+    try:
+        yield
+    except Exception as error:
+        if not left or getattr(error, "sqlstate", None) not in _CONFLICTS:
+            raise
+
+
 def method_of(saver: BaseCheckpointSaver[Any], method: str) -> Callable[..., Any] | None:
     """Return a function for a method that a `PostgresSaver` lacks. None if it has the method, or for other savers."""
     if (made := _statements(saver, method, method)) is None:
@@ -381,13 +397,16 @@ def method_of(saver: BaseCheckpointSaver[Any], method: str) -> Callable[..., Any
     def run(*arguments: Any, dry_run: bool = False) -> Any:
         if pipe := getattr(saver, "pipe", None):
             pipe.sync()  # earlier statements are not part of this transaction
-        with postgres.cursor(saver) as cursor, cursor.connection.transaction(force_rollback=dry_run):
+        with postgres.cursor(saver) as cursor:
 
             def rows(statement: tuple[str, Sequence[Any]]) -> Any:
                 cursor.execute(*statement, prepare=False)
                 return cursor.fetchall() if cursor.description else []
 
-            return runner.run(made(*arguments), rows)
+            attempts = reversed(range(_ATTEMPTS))
+            while True:
+                with _conflicting(next(attempts)), cursor.connection.transaction(force_rollback=dry_run):
+                    return runner.run(made(*arguments), rows)
 
     return run
 
@@ -400,12 +419,16 @@ def amethod_of(saver: BaseCheckpointSaver[Any], method: str) -> Callable[..., Co
     async def run(*arguments: Any, dry_run: bool = False) -> Any:
         if pipe := getattr(saver, "pipe", None):
             await pipe.sync()  # earlier statements are not part of this transaction
-        async with postgres.cursor(saver) as cursor, cursor.connection.transaction(force_rollback=dry_run):
+        async with postgres.cursor(saver) as cursor:
 
             async def rows(statement: tuple[str, Sequence[Any]]) -> Any:
                 await cursor.execute(*statement, prepare=False)
                 return await cursor.fetchall() if cursor.description else []
 
-            return await runner.arun(made(*arguments), rows)
+            attempts = reversed(range(_ATTEMPTS))
+            while True:
+                with _conflicting(next(attempts)):
+                    async with cursor.connection.transaction(force_rollback=dry_run):
+                        return await runner.arun(made(*arguments), rows)
 
     return run

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from datetime import datetime, timedelta, timezone
 from typing import Annotated, Any
 
+import psycopg
 import pytest
 from tests.support.factories import chain, config, ids, put
 from langgraph.channels.delta import DeltaChannel
@@ -223,6 +225,20 @@ async def test_prune_removes_the_same_checkpoints_from_both_tiers(tiers: Tiers, 
     assert would.checkpoints == 1 and await uniform.get_tuple(config()) is not None
     assert await uniform.prune(["thread"], strategy="delete") == would
     assert await uniform.get_tuple(config()) is None
+
+
+async def test_a_prune_that_conflicts_with_another_is_repeated(tiers: Tiers) -> None:
+    """Else Postgres refuses the one that waited for the other's rows, or that ended in a deadlock with it."""
+    uniform = await tiers.uniform()
+    await chain(uniform, "thread", 4)
+    with psycopg.connect(tiers.url) as other:
+        other.execute("DELETE FROM checkpoints WHERE metadata ->> 'step' = '0'")
+        pruning = asyncio.ensure_future(uniform.saver.aprune(["thread"]))
+        with psycopg.connect(tiers.url, autocommit=True) as watching:
+            while not watching.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchall():
+                await asyncio.sleep(0.01)
+    assert (await pruning).checkpoints == 2
+    assert len(await uniform.list(config())) == 1
 
 
 async def test_prune_clears_a_parent_that_was_deleted_before(tiers: Tiers) -> None:
