@@ -443,10 +443,11 @@ def with_key(
                 is_streaming = is_streaming or isinstance(request, Page)
                 with pump:
                     pump.reply = yield request
-        except (KeyMismatch, DecodeError):
+        except (KeyMismatch, DecodeError) as error:
             attempts -= 1
             failed, cipher = cipher, (yield from data_keys.load(thread, key, cipher))
-            if not attempts or is_streaming or cipher is failed:
+            # If the key did not match, but does now, others have replaced the thread twice.
+            if not attempts or is_streaming or (cipher is failed and isinstance(error, DecodeError)):
                 raise
             context.chunk_cache.forget(key)
         else:

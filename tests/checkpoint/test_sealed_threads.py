@@ -22,7 +22,7 @@ from tests.support.uniform import KEYS, Target, Uniform, encryption
 from tests.support.wrappers import Meanwhile
 
 from redis_saver import DecodeError, KeyMismatch, KeyUnavailable, PlainValueRefused
-from redis_saver._engine.requests import Call
+from redis_saver._engine.requests import Call, Command
 from redis_saver.encryption import Encryption, KeyContext, KeyProvider, Keyset, WrappedKey
 from redis_saver.telemetry import instrument
 
@@ -195,6 +195,21 @@ async def test_an_encrypting_saver_and_a_plain_thread_refuse_each_other(target: 
         with pytest.raises((PlainValueRefused, KeyMismatch), match="encryption="):
             await call()
     assert (raw_data(target), target.keys()) == (before, keys)
+
+
+async def test_a_thread_that_others_replace_twice_during_a_write(target: Target) -> None:
+    """The key of the caller does not match, but it does when the caller reads it again."""
+    uniform, data = saver(target), f"{target.prefix}:{{thread}}:data"
+    where = await put(uniform, config(), {"n": 1})
+    own = target.raw.hget(data, "@key")
+    target.raw.hset(data, "@key", bytes([own[0] ^ 1]) + own[1:])
+
+    async def restore() -> None:
+        target.raw.hset(data, "@key", own)
+
+    Meanwhile(uniform.saver, lambda request: restore if isinstance(request, Command) else None)
+    await uniform.put_writes(where, [("n", 2)], "task")
+    assert (await uniform.get_tuple(where)).pending_writes == [("task", "n", 2)]
 
 
 async def test_a_thread_that_another_process_made_anew(target: Target) -> None:
