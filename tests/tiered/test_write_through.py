@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import psycopg
 import pytest
 import redis
+import valkey.asyncio
 from tests.support.factories import checkpoint, config, ids
 from histories import Accident, History, Killed, Process
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -31,7 +32,7 @@ from langgraph.types import Command as Resume
 from langgraph.types import interrupt
 from tests.support.seeds import seeds_and_slow, targets
 from tests.support.servers import Server
-from tests.support.tiering import FlakySaver, Tiers, between, named, plain, wait_for_the_dead, written
+from tests.support.tiering import BEHIND, FlakySaver, Tiers, between, named, plain, wait_for_the_dead, written
 from typing_extensions import TypedDict
 from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import elsewhere
@@ -54,6 +55,25 @@ async def test_conformance_is_full(tiers: Tiers) -> None:
     assert not failures
     assert {name for name, result in report.results.items() if result.passed} == {cap.value for cap in ALL_CAPABILITIES}
     assert report.conformance_level() == "FULL"
+
+
+@pytest.mark.also_on()
+@pytest.mark.parametrize("mode", [{}, BEHIND], ids=["through", "behind"])
+async def test_hot_may_have_a_client_of_valkey_py(tiers: Tiers, mode: dict[str, Any]) -> None:
+    package: Any = valkey.asyncio if tiers.native_async else valkey
+    uniform = await tiers.uniform(hot={"client": package.Valkey.from_url(tiers.target.url)}, **mode)
+    made = await written(uniform)
+    assert await uniform.flush(timeout=30) == 0
+    tiers.evict()
+    before = plain(await uniform.get_tuple(config()))
+    assert before == plain(await (await tiers.uniform()).get_tuple(config())) and len(await uniform.list(config())) == 3
+    down = {"client": package.Valkey(port=1)}
+    assert plain(await (await tiers.uniform(hot=down, on_hot_error="bypass")).get_tuple(config())) == before
+    with pytest.raises(valkey.ConnectionError):
+        await (await tiers.uniform(hot=down, **mode)).put_writes(made[-1], [("n", 1)], "task")
+    await uniform.delete_thread("thread")
+    assert await uniform.flush(timeout=30) == 0
+    assert await (await tiers.cold_uniform()).get_tuple(config()) is None
 
 
 @pytest.mark.parametrize("lost", [("index", "data"), ("index",), ("data",)])
