@@ -181,9 +181,13 @@ local function put_any(index, data, argv, meta, found, is_home, is_tiered)
 end
 
 -- Stores a checkpoint. Arguments and reply are those of put_any.
-local function put_checkpoint(index, data, argv, is_home, is_tiered)
+-- keeps_parent: true if a checkpoint that is put again keeps its parent. With another one, nothing is stored, and the
+-- kept one is returned as the header has it.
+local function put_checkpoint(index, data, argv, is_home, is_tiered, keeps_parent)
   local meta, problem, found = look_up(index, data, argv)
   if problem then return problem end
+  local parent = keeps_parent and found[4] and links(found[4]).parent
+  if parent and parent ~= links(argv[4]).parent then return parent end
   local tag = put_known(index, data, argv, meta, found, is_home)
   if not tag then return put_any(index, data, argv, meta, found, is_home, is_tiered) end
   return { argv[9], tag, over_limit(index, data, argv, found, is_tiered) }

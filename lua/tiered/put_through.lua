@@ -6,13 +6,15 @@
 -- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- KEYS[6] flush      hash        <prefix>:{<thread>}:flush
--- ARGV[1..6]         same as put.lua, and so are the others except the last four: the arguments of end_intent.lua
+-- ARGV[1..6]         same as put.lua, and so are the others except the last five: as in put_behind.lua whether the
+--                    checkpoint keeps its parent, then the arguments of end_intent.lua
 --
 -- If the thread will be flushed once more, the checkpoint is recorded as dirty, too.
 -- If this server may lack values or writes of the checkpoint, the script does not store it. It also forgets that the
 -- newest checkpoint of the namespace is here, so the next reader fills it from cold. If others also write the thread,
 -- or if an older form of the checkpoint is here, it drops the thread.
--- Returns the reply of put.lua. If chunks are missing, the intent stays. Or
+-- Returns the reply of put.lua, or a kept parent as put_behind.lua does. If chunks are missing or a parent is kept, the
+-- intent stays. Or
 --   REFUSED  -1  this server may lack a part of the checkpoint: it was not stored, and the intent has ended
 -- Errors: DAMAGED, KEYCONFLICT, OTHERKEY, UNSUPPORTED.
 
@@ -38,8 +40,8 @@ if newest == '' then
   end
   needed = is_known and '' or '?' -- a field that never exists
 end
-local reply = put_checkpoint(index, data, ARGV, false, true)
-if reply.err or reply[4] then return reply end
+local reply = put_checkpoint(index, data, ARGV, false, true, ARGV[last] == '1')
+if type(reply) == 'string' or reply.err or reply[4] then return reply end
 mark_again(index, data, lease, dirty, flush, { checkpoint }, default)
 end_intent(index, data, intents, lease, dirty, token, newest, needed, fill)
 return reply

@@ -82,6 +82,8 @@ def store(
     metadata: CheckpointMetadata,
     new_versions: ChannelVersions,
     by: GuardedScript,
+    *,
+    attempts: int = 3,
 ) -> Operation[bool]:
     """Store a checkpoint. If the server lacks values that were not sent, send it again with all of them.
 
@@ -97,6 +99,7 @@ def store(
         metadata: Its metadata.
         new_versions: The versions of the channels that were written.
         by: `put.lua`, or a script that replaces it.
+        attempts: Maximum number of attempts to find the parent that the checkpoint keeps over two tiers.
 
     Returns:
         False if the script refused the checkpoint.
@@ -120,6 +123,11 @@ def store(
         reply = yield by.call(*stored.arguments)
     if reply == PutReply.REFUSED:
         return False
+    if isinstance(reply, bytes) and attempts > 1:  # the parent of the first put, which cold keeps
+        with decoding("the parent of checkpoint {!r}", checkpoint["id"]):
+            address = address._replace(checkpoint_id=names.name_of(reply) or None)
+        about = (checkpoint, metadata, new_versions)
+        return (yield from store(context, address, settings, config, *about, by, attempts=attempts - 1))
     if not isinstance(reply, list) or list(map(type, reply)) != [bytes, bytes, int]:
         wrong = ValueError(f"{shown(reply)} is neither a put's answer, nor a list of what was not sent")
         raise decoding("what put answered about thread {!r}", address.thread_id).of(wrong)

@@ -54,7 +54,12 @@ def put(
         writer = with_parent(writer, hot, address, settings, checkpoint, metadata)
     stored, metadata = configs.to_config(thread, ns, checkpoint["id"]), context.metadata_of(tiers, config, metadata)
     parent = names.checkpoint(ns, parent_id) if parent_id else b""
-    store = _keyed(hot, config, writing.store, address, settings, _NO_CONFIG, checkpoint, metadata, new_versions)
+    stores = _keyed(hot, config, writing.store, address, settings, _NO_CONFIG, checkpoint, metadata, new_versions)
+    keeps_parent = b"1" if tiers.cold_is_postgres else b""
+
+    def store(by: GuardedScript) -> Operation[bool]:
+        return stores(by._replace(more=(keeps_parent, *by.more)))
+
     is_in_hot: bool | None = False
     if queue := tiers.flush_queue:
         # A fill of an older id says nothing about writes of this checkpoint. So only the parent may be missing.

@@ -52,7 +52,7 @@ async def test_a_repeated_put_replaces_the_last_flushed_checkpoint(tiers: Tiers)
 @pytest.mark.parametrize("seed", seeds_and_slow(range(1), range(1, 40)))
 @pytest.mark.by_turns
 async def test_random_repeated_puts_match_the_model(tiers: Tiers, mode: str, seed: int) -> None:
-    """Each version has one value and each id one parent, as Postgres keeps the first."""
+    """Each version has one value. An id keeps its parent, whichever is named later, as Postgres keeps the first."""
     chance, model, parents = random.Random(f"{seed} {mode}"), InMemorySaver(), dict[str, Any]()
     uniforms = [await tiers.uniform(**(BEHIND if mode == "write-behind" else {})) for _ in range(2)]
     for number in range(60):
@@ -61,10 +61,12 @@ async def test_random_repeated_puts_match_the_model(tiers: Tiers, mode: str, see
             which = chance.choice("123456789")
             parent = parents.setdefault(which, max((one for one in parents if one < which), default=None))
             before = model.get_tuple(config("thread", "", parent)).checkpoint if parent else checkpoint({}, {})
+            is_there = await uniform.get_tuple(config("thread", "", which))
+            named = chance.choice([parent, *parents, None]) if is_there else parent
             new = {chance.choice("xy"): number}
             values = {**before["channel_values"], **{channel: [number] for channel in new}}
             made = checkpoint(values, {**before["channel_versions"], **new}, which)
-            await uniform.put(config("thread", "", parent), made, {"step": number}, new)
+            await uniform.put(config("thread", "", named), made, {"step": number}, new)
             model.put(config("thread", "", parent), made, {"step": number}, new)
         else:
             await drained(uniform)

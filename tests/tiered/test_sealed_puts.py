@@ -109,6 +109,9 @@ async def test_a_checkpoint_that_is_put_again_keeps_its_parent(tiers: Tiers, mod
     where = config() if parent == "none" or who == "after hot lost it, unread" else made[0]
     for step in (7, 8):
         await uniform.put(where, last, {"source": "loop", "step": step, "reviewed": True}, {})
+        for each in (uniform, await process(tiers, mode)):
+            found = await each.get_tuple(config())
+            assert found.parent_config == made[1] and found.metadata["step"] == step
         await drained(uniform)
         tiers.evict()
         other = await process(tiers, mode)
