@@ -6,8 +6,8 @@
 -- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- ARGV[1..14]        same as put.lua, and so are the others except the last four: '1' if a checkpoint that is put again
---                    keeps its parent in cold, else ''; the token of the last fill that the caller knew when it made the
---                    checkpoint's id, or ''; if that fill found nothing in cold, @complete or @has_latest and the
+--                    keeps its parent in cold, else ''; the token of the last fill that the caller knew when it made
+--                    the checkpoint's id, or ''; if that fill found nothing in cold, @complete or @has_latest and the
 --                    escaped namespace, else ''; the parent's field, or ''
 --
 -- Returns the reply of put.lua. If the checkpoint has another parent, which it keeps, that one as its header has it:

@@ -18,6 +18,7 @@ from langgraph.checkpoint.base import (
 )
 
 from redis_saver._checkpoint import guards, retention
+from redis_saver._checkpoint.checking import CheckReport
 from redis_saver._checkpoint.comparing import CheckpointDiff, diff
 from redis_saver._checkpoint.ownership import OnBusy, Ownership, Record, Terms
 from redis_saver._checkpoint.pruning import Pruned
@@ -80,6 +81,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
     _get_thread_gen: Operates[InfoT | None]
     _get_ttl_gen: Operates[timedelta | None]
     _expire_gen: Operates[None]
+    _check_gen: Operates[CheckReport]
     _take: Operates[Record]
     """Takes a thread (`ownership.take`)."""
 
@@ -553,6 +555,32 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
     async def aget_thread(self, thread_id: str) -> InfoT | None:
         """`get_thread` for asyncio."""
         return await self._arun(self._get_thread_gen(configs.name(thread_id, "thread_id")))
+
+    def check(self, thread_id: str, *, values: bool = True) -> CheckReport:
+        """Check that a thread is whole: headers, digests, references, deadlines and counters. Nothing is written.
+
+        Over two tiers hot is checked, and each of its checkpoints is compared with cold unless the thread is dirty.
+
+        Cost: the whole thread is read once, in pages of about half a megabyte. A longer value is a page by itself.
+        Values in chunks are read a second time. Memory holds all names and links, and one value at a time.
+
+        Args:
+            thread_id: The thread.
+            values: True: also decode values, writes and metadata. False: no serializer is needed, and values in chunks
+                are read only once. The comparison with cold decodes values in any case.
+
+        Returns:
+            The report. Its `findings` name each problem, its place, and its repair.
+
+        Raises:
+            ThreadNotFound: There is no such thread, or only cold has it. The message says which.
+            ThreadBusy: Each of several attempts found something wrong, but the thread was written to during each.
+        """
+        return self._run(self._check_gen(configs.name(thread_id, "thread_id"), values=values), "check")
+
+    async def acheck(self, thread_id: str, *, values: bool = True) -> CheckReport:
+        """`check` for asyncio."""
+        return await self._arun(self._check_gen(configs.name(thread_id, "thread_id"), values=values), "check")
 
     @keywords.checked
     def diff(self, thread_id: str, before: str, after: str | None = None, *, checkpoint_ns: str = "") -> CheckpointDiff:

@@ -14,7 +14,6 @@ from typing_extensions import Self, TypedDict, Unpack
 
 from redis_saver._checkpoint import auditing, checking, copying, delta, listing, pruning, reading, threads, writing
 from redis_saver._checkpoint.auditing import ChannelValue, VersionInfo, WriteInfo
-from redis_saver._checkpoint.checking import CheckReport
 from redis_saver._checkpoint.interface import Interface, as_method
 from redis_saver._checkpoint.ownership import take
 from redis_saver._checkpoint.rotating import key_status, rotate_keys
@@ -209,6 +208,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
     _stream_threads_gen = as_method(threads.stream_threads)
     _get_thread_gen = as_method(threads.get_thread)
     _get_ttl_gen = as_method(threads.get_ttl)
+    _check_gen = as_method(checking.check)
     _expire_gen = as_method(threads.expire)
     _take = as_method(take)
 
@@ -359,33 +359,6 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         wanted = None if thread_ids is None else configs.names(thread_ids, "thread_id")
         names = configs.name(channel, "channel"), configs.name(ns, "checkpoint_ns")
         return auditing.latest_values(self._context, names[0], wanted, thread_prefix or "", names[1])
-
-    def check(self, thread_id: str, *, values: bool = True) -> CheckReport:
-        """Check that a thread is whole: headers, digests, references, deadlines and counters. Nothing is written.
-
-        Cost: the whole thread is read once, in pages of about half a megabyte. A longer value is a page by itself.
-        Values in chunks are read a second time. Memory holds all names and links, and one value at a time.
-
-        Args:
-            thread_id: The thread.
-            values: True: also decode values, writes and metadata. False: no serializer is needed, and values in chunks
-                are read only once.
-
-        Returns:
-            The report. Its `findings` name each problem, its place, and its repair.
-
-        Raises:
-            ThreadNotFound: There is no such thread.
-            ThreadBusy: Each of several attempts found something wrong, but the thread was written to during each.
-        """
-        return self._run(self._check(thread_id, values=values), "check")
-
-    async def acheck(self, thread_id: str, *, values: bool = True) -> CheckReport:
-        """`check` for asyncio."""
-        return await self._arun(self._check(thread_id, values=values), "check")
-
-    def _check(self, thread_id: str, *, values: bool) -> Generator[Any, Any, CheckReport]:
-        return checking.check(self._context, configs.name(thread_id, "thread_id"), values=values)
 
     def key_status(self) -> KeyStatus:
         """Count the threads that each key of `encryption` still protects. No key is needed.

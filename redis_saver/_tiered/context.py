@@ -317,13 +317,19 @@ def calls_for(checkpoint_tuple: CheckpointTuple, thread: str, paths: TaskPaths) 
         yield ColdCall("put_writes", (stored, writes, task, known[order][0] if is_ordered else f"{order:08}"))
 
 
+def named(thread: str, ns: str, checkpoint_id: str | None) -> RunnableConfig:
+    """Return a config that has nothing but an address."""
+    config = configs.to_config(thread, ns, checkpoint_id or "")
+    if not checkpoint_id:
+        del config["configurable"]["checkpoint_id"]
+    return config
+
+
 def to_put(checkpoint_tuple: CheckpointTuple, thread: str, new_versions: ChannelVersions) -> ColdCall:
     """Return the call that stores a checkpoint in a thread of cold."""
     address, parent_config = configs.address(checkpoint_tuple.config), checkpoint_tuple.parent_config
-    parent = configs.address(parent_config).checkpoint_id if parent_config else ""
-    target = configs.to_config(thread, address.checkpoint_ns, parent or "")
-    if not parent:
-        del target["configurable"]["checkpoint_id"]
+    parent = configs.checkpoint_id(parent_config) if parent_config else None
+    target = named(thread, address.checkpoint_ns, parent)
     metadata = dict(checkpoint_tuple.metadata)
     if metadata.get("thread_id") == address.thread_id:
         metadata["thread_id"] = thread

@@ -38,7 +38,7 @@ from redis_saver._storage.context import Context
 from redis_saver._storage.keys import with_key
 from redis_saver._tiered import context, scripts
 from redis_saver._tiered.context import Tiers, calls_for, release, task_paths_in_hot, to_put, versions_of_values
-from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, TimeLimited, attempt
+from redis_saver._tiered.requests import ColdCall, Tiered, TimeLimited, attempt
 from redis_saver.errors import DecodeError, FlushPaused, RedisSaverError, ThreadBusy, decoding
 
 _LOG = ThrottledLog("redis_saver.tiered")
@@ -373,8 +373,6 @@ class _Claim:
             address = config.Address(self.thread, ns, newest)
             walked = yield from self._keyed(lambda: delta.walk(self._hot, address, channels))
             return any(ancestor.writes for ancestor in walked.ancestors)
-        except HotFailed:
-            raise
         except RedisSaverError:  # the flusher reports it when it reads the record
             return True
 
@@ -399,8 +397,6 @@ class _Claim:
                 return (yield from self._keyed(lambda: self._give_writes(record)))
             error = (yield from self._keyed(lambda: self._fill(ns))) if ns in self._whole else None
             return error or (yield from self._keyed(lambda: self._give_checkpoint(record)))
-        except HotFailed:
-            raise
         except RedisSaverError as error:  # hot lost the record or cannot read it
             return error
 

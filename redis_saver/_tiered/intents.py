@@ -160,7 +160,7 @@ def end(tiers: Tiers, intent: Intent, operation: Operation[T]) -> Tiered[T | Non
     try:
         return (yield from operation)
     except Exception as error:
-        if isinstance(error, HotFailed) or not isinstance(error, RedisSaverError):
+        if not isinstance(error, RedisSaverError):
             with suppress(Exception):  # `error` is the one to raise or to count
                 yield from drop(intent)
         if not isinstance(error, HotFailed):

@@ -93,7 +93,7 @@ def _not_removed(
         by_thread[configs.thread_id(saved.config)].append(saved)
     for thread in by_thread.keys() & set(lagging):
         keys, checkpoints = tiers.hot.keyspace.tier_keys(thread), by_thread.pop(thread)
-        if not (yield from _has_tombstone(keys)):
+        if (yield Command(("ZSCORE", keys.dirty, "d"))) is None:  # else hot has deleted it, and cold has not
             members = [
                 names.removal(configs.namespace(saved.config) or "", saved.checkpoint["id"]) for saved in checkpoints
             ]
@@ -308,8 +308,3 @@ class Held(NamedTuple):
     def is_whole(self) -> bool:
         """True if hot has all of the thread, or knows that there is none: it is new, or cold has still to delete it."""
         return not self.intents and bool(self.has_all if self.is_here else self.is_new or self.tombstone is not None)
-
-
-def _has_tombstone(keys: names.TierKeys) -> Operation[bool]:
-    """True if the thread has a tombstone: hot has deleted it, and cold has not."""
-    return (yield Command(("ZSCORE", keys.dirty, "d"))) is not None

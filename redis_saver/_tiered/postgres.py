@@ -352,15 +352,8 @@ METHODS: Mapping[str, Callable[..., Statements[Any]]] = {
     function.__name__: function
     for function in (
         *(check_unneeded, checkpoints_of_run, count_thread, delete_for_runs, delete_checkpoints, describe_threads),
-        *(
-            has_late_parent,
-            prune_thread,
-            replace_envelopes,
-            sealed_rows,
-            task_paths,
-            thread_names,
-            threads_with_delta_channels,
-        ),
+        *(has_late_parent, prune_thread, replace_envelopes, sealed_rows, task_paths, thread_names),
+        threads_with_delta_channels,
     )
 }
 """The functions that a cold saver may lack."""

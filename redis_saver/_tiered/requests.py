@@ -6,10 +6,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from redis_saver._engine.requests import Page, R, Request, T
-from redis_saver._engine.runner import Pump
 from redis_saver._engine.stats import WAITS as WAITS_FOR_REDIS
 from redis_saver._tiered.twins import BY_PARENTS
-from redis_saver.errors import RedisSaverError
 
 _READS = frozenset(
     (
@@ -82,8 +80,11 @@ WAITS = {**WAITS_FOR_REDIS, ColdCall: "cold", SingleFlight: "waiting for others"
 """Names of what a call waits for, by the class of a request."""
 
 
-class HotFailed(RedisSaverError):
-    """Hot failed and may be bypassed. Users never see this error: an operation that needs hot raises hot's own."""
+class HotFailed(Exception):
+    """Hot failed and may be bypassed. Users never see this error: an operation that needs hot raises hot's own.
+
+    It is no `RedisSaverError`, as hot's own is not, so that nobody takes it for an error about one thread.
+    """
 
 
 def attempt(request: TieredRequest) -> Tiered[tuple[Any, Exception | None]]:
@@ -108,21 +109,6 @@ def with_own_errors(operation: Generator[R, Any, T]) -> Generator[R, Any, T]:
         return (yield from operation)
     except HotFailed as failed:
         raise (failed.__cause__ or failed) from None
-
-
-def unbypassed(operation: Generator[R, Any, T]) -> Generator[R, Any, T]:
-    """Run an operation that needs hot. If hot fails, hot's own error is raised in the operation."""
-    pump = Pump(operation)
-    try:
-        for request in pump:
-            with pump:
-                try:
-                    pump.reply = yield request
-                except HotFailed as failed:
-                    raise (failed.__cause__ or failed) from None
-        return pump.result
-    finally:
-        pump.close()
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -16,7 +16,6 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import Self
 
 from redis_saver._checkpoint import threads as hot_threads
-from redis_saver._checkpoint.checking import CheckReport
 from redis_saver._checkpoint.interface import Interface, as_method
 from redis_saver._checkpoint.ownership import Record, Terms
 from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver, context_of, driver_of
@@ -103,8 +102,8 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
             backlog_timeout: Seconds for which a write waits while the backlog is full. Then it raises `BacklogFull`,
                 and nothing was written.
             cold_timeout: Seconds for which a read waits for cold, and any call for a flush, before it raises
-                `ColdTimeout`. Writes and flushers wait until cold answers. None: reads wait, too. With a limit a `TieredSaver` reads
-                cold on other OS threads, so a connection to SQLite needs `check_same_thread=False`.
+                `ColdTimeout`. Writes and flushers wait until cold answers. None: reads wait, too. With a limit a
+                `TieredSaver` reads cold on other OS threads, so a connection to SQLite needs `check_same_thread=False`.
 
         Raises:
             TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
@@ -162,6 +161,7 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
     _stream_threads_gen = as_method(thread_info.stream_threads)
     _get_thread_gen = as_method(thread_info.get_thread)
     _expire_gen = as_method(threads.expire)
+    _check_gen = as_method(thread_info.check)
 
     def _key_status_gen(self) -> Tiered[KeyStatus]:
         return sealing.key_status(self._context, EnvelopeSerializer(self.cold.serde))
@@ -301,25 +301,6 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         """Warn at the end of a `with` about records that are left in hot, unless the body raised an error."""
         if left and error is None:
             warnings.warn(what_is_left(self.stats()), BacklogWarning, stacklevel=3)
-
-    def check(self, thread_id: str, *, values: bool = True) -> CheckReport:
-        """Check a thread in Redis as `RedisSaver.check` does, and compare it with cold. Writes nothing.
-
-        Each checkpoint is read from cold. If the thread is dirty, nothing is compared.
-
-        Args:
-            thread_id: The thread.
-            values: As for `RedisSaver.check`. The comparison with cold decodes values in any case.
-
-        Raises:
-            ThreadNotFound: Redis does not have the thread. The message says whether cold has it.
-            ThreadBusy: Several attempts each found a problem, but the thread was written during each of them.
-        """
-        return self._run(thread_info.check(self._context, configs.name(thread_id, "thread_id"), values=values))
-
-    async def acheck(self, thread_id: str, *, values: bool = True) -> CheckReport:
-        """`check` for asyncio."""
-        return await self._arun(thread_info.check(self._context, configs.name(thread_id, "thread_id"), values=values))
 
 
 def tiers_of(saver: TwoTiers[Any]) -> Tiers:

@@ -47,11 +47,11 @@ from redis_saver._storage.sealing import (
     split,
 )
 from redis_saver._storage.skipping import Skipping
-from redis_saver._tiered.context import Tiers
+from redis_saver._tiered.context import Tiers, named
 from redis_saver._tiered.guarding import REMEDY
 from redis_saver._tiered.in_cold import InCold
 from redis_saver._tiered.postgres import SEALED
-from redis_saver._tiered.requests import ColdCall, Tiered, unbypassed
+from redis_saver._tiered.requests import ColdCall, Tiered
 from redis_saver.encryption import KeyStatus, Rotated
 from redis_saver.errors import IsEncrypted, NotEncrypted, RedisSaverError, decoding
 
@@ -63,13 +63,7 @@ class SealedCold:
     """The cold saver, with envelopes."""
 
     def __init__(
-        self,
-        hot: Context,
-        data_keys: DataKeys,
-        known: InCold,
-        serde: SerializerProtocol,
-        *,
-        is_sql: bool,
+        self, hot: Context, data_keys: DataKeys, known: InCold, serde: SerializerProtocol, *, is_sql: bool
     ) -> None:
         """Describe it.
 
@@ -121,7 +115,7 @@ class SealedCold:
         given = {key: merged[key] for key in IN_THE_OPEN if key in merged}
         given[HEAD] = base64.b64encode(head).decode()
         outer = {key: part for key, part in checkpoint.items() if key != "pending_sends"}
-        arguments = _named(thread, ns, parent), {**outer, "channel_values": values}, given, new_versions
+        arguments = named(thread, ns, parent), {**outer, "channel_values": values}, given, new_versions
         answer: RunnableConfig = yield ColdCall("put", arguments, is_sealed=True)
         self._known.learn(thread, ns, cipher.id, checkpoint["id"], parent or "", stored)
         return answer
@@ -134,8 +128,8 @@ class SealedCold:
         """
         kept = self._known.parent(thread, ns, cipher.id, checkpoint_id)
         if kept is None and self._known.may_have(thread, ns, checkpoint_id, parent):
-            named = _named(thread, ns, checkpoint_id)
-            saved: CheckpointTuple | None = yield ColdCall("get_tuple", (named,), is_sealed=True)
+            one = named(thread, ns, checkpoint_id)
+            saved: CheckpointTuple | None = yield ColdCall("get_tuple", (one,), is_sealed=True)
             if saved is not None:
                 _, _, kept, *_ = yield from self._open_head(saved)
         return parent if kept is None else kept
@@ -158,7 +152,7 @@ class SealedCold:
             if call is not None and WRITES_IDX_MAP.get(channel) in PAIR:
                 order.append(call.sealed.hex())
             sealed.append((channel, seal(cipher, self._serde, value, *place, channel, *order)))
-        yield ColdCall("put_writes", (_named(thread, ns, checkpoint_id), sealed, task_id, task_path), is_sealed=True)
+        yield ColdCall("put_writes", (named(thread, ns, checkpoint_id), sealed, task_id, task_path), is_sealed=True)
         self._keys.note_writes(cipher, ns, checkpoint_id or "", digests_of([(task_id, write[0]) for write in writes]))
 
     def _cipher(self, thread: str, config: RunnableConfig) -> Tiered[Cipher]:
@@ -372,7 +366,7 @@ def rotate_keys(tiers: Tiers, serde: EnvelopeSerializer) -> Tiered[Rotated]:
     """Wrap the data keys of the threads of hot, and of the rows of cold, anew."""
     counts, rewrapping = Counter[str](), Rewrapping(tiers.hot.data_keys)
     failed = yield from _each_row(tiers, serde, counts, rewrapping.wrapped)
-    hot = yield from unbypassed(rotating.rotate_keys(tiers.hot))
+    hot = yield from rotating.rotate_keys(tiers.hot)
     numbers = hot.rotated + counts[ROTATED], hot.unchanged + counts[UNCHANGED], hot.plain + counts[PLAIN_ROW]
     return Rotated(*numbers, hot.failed | failed)
 
@@ -470,11 +464,3 @@ def refuse_sealed(request: ColdCall, answer: Any) -> None:
     for saved in answer if isinstance(answer, list) else [answer]:
         if not request.is_sealed and saved is not None and HEAD in saved.metadata:
             raise decoding("{} in cold", configs.address(saved.config)).of(IsEncrypted(ENCRYPTED))
-
-
-def _named(thread: str, ns: str, checkpoint_id: str | None) -> RunnableConfig:
-    """Return a config that has nothing but an address."""
-    config = configs.to_config(thread, ns, checkpoint_id or "")
-    if not checkpoint_id:
-        del config["configurable"]["checkpoint_id"]
-    return config

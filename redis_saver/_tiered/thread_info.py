@@ -355,10 +355,8 @@ def _compare(tiers: Tiers, hot: Context, thread: str, now: State, held: Inventor
 
 def _check_history(thread: str, ns: str, checkpoint_id: str, held: Inventory, findings: Findings) -> Tiered[None]:
     """Check that cold has the ancestors of a checkpoint that hot lacks, as far as a `DeltaChannel` needs them."""
-    saved, seen = (
-        (yield ColdCall("get_tuple", (config.to_config(thread, ns, checkpoint_id),), is_sealed=True)),
-        set[str](),
-    )
+    seen = set[str]()
+    saved = yield ColdCall("get_tuple", (config.to_config(thread, ns, checkpoint_id),), is_sealed=True)
     while saved is not None and saved.parent_config is not None and saved.checkpoint["id"] not in seen:
         seen.add(saved.checkpoint["id"])  # a caller may have put a checkpoint as its own ancestor
         parent = config.checkpoint_id(saved.parent_config) or ""

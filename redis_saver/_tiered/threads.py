@@ -90,18 +90,26 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str], *, force: bool = False
         NotImplementedError: Cold cannot delete by run. Nothing was deleted.
     """
     run_ids = [run.replace("\0", "") for run in run_ids]  # as LangGraph stores them
-    members, begun, concerned = [names.run(run) for run in run_ids], list[Intent](), set[str]()
+    members, concerned = [names.run(run) for run in run_ids], set[str]()
     for run in run_ids:  # also threads that a reader may be bringing to hot
         of_run = yield ColdCall("list", (None,), {"filter": {"run_id": run}}, is_sealed=True)
         concerned.update(config.thread_id(saved.config) for saved in of_run)
     # A thread that hot cannot read is repaired, or raises.
     concerned.update(*(yield from pruning.threads_with_runs(tiers.hot, members)))
+    yield from _delete_runs(tiers, {each: writer_of(tiers.hot, each) for each in concerned}, run_ids, force=force)
+
+
+def _delete_runs(
+    tiers: Tiers, writers: Mapping[str, bytes], run_ids: Sequence[str], *, force: bool = False
+) -> Tiered[None]:
+    """Delete the checkpoints of some runs in cold. Hot drops the threads, for each of which the writer is given."""
+    begun = list[Intent]()
     try:
-        for thread in sorted(concerned):
+        for thread in sorted(writers):
             # A coalesced checkpoint may become the newest one.
-            begun.append((yield from begin_intent(tiers, thread, ALL, writer_of(tiers.hot, thread), need="all")))
+            begun.append((yield from begin_intent(tiers, thread, ALL, writers[thread], need="all")))
         if not force:
-            yield from _check_unneeded(tiers, sorted(concerned), run_ids)
+            yield from _check_unneeded(tiers, sorted(writers), run_ids)
     except Exception:
         yield from intents.release_all(begun)
         raise
@@ -344,11 +352,4 @@ def _roll_back_by_run(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> 
             "and this cold saver can only remove a run from all threads at once. Nothing was removed. Write "
             "on_busy='take', which removes nothing, or use LangGraph's PostgresSaver as cold"
         )
-    intent = yield from begin_intent(tiers, thread, ALL, writer, need="all")
-    try:
-        yield from _check_unneeded(tiers, [thread], [run_id])
-    except Exception:
-        yield from intents.release_all([intent])
-        raise
-    yield from change_cold([intent], ColdCall("delete_for_runs", ([run_id],)))
-    yield from intents.give_up(tiers, intent)
+    yield from _delete_runs(tiers, {thread: writer}, [run_id])

@@ -61,7 +61,8 @@ async def test_conformance_is_full(tiers: Tiers) -> None:
 @pytest.mark.parametrize("mode", [{}, BEHIND], ids=["through", "behind"])
 async def test_hot_may_have_a_client_of_valkey_py(tiers: Tiers, mode: dict[str, Any]) -> None:
     package: Any = valkey.asyncio if tiers.native_async else valkey
-    uniform = await tiers.uniform(hot={"client": package.Valkey.from_url(tiers.target.url)}, **mode)
+    client = package.Valkey.from_url(tiers.target.url)
+    uniform = await tiers.uniform(hot={"client": client}, **mode)
     made = await written(uniform)
     assert await uniform.flush(timeout=30) == 0
     tiers.evict()
@@ -74,6 +75,7 @@ async def test_hot_may_have_a_client_of_valkey_py(tiers: Tiers, mode: dict[str, 
     await uniform.delete_thread("thread")
     assert await uniform.flush(timeout=30) == 0
     assert await (await tiers.cold_uniform()).get_tuple(config()) is None
+    await client.aclose() if tiers.native_async else client.close()
 
 
 @pytest.mark.parametrize("lost", [("index", "data"), ("index",), ("data",)])
