@@ -79,7 +79,8 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
                 alone, and so do writes that have begun. A new write raises in both cases, and does not reach cold,
                 because other processes may still reach hot and read old copies.
             cold_timeout: Seconds for which a read waits for cold, before it raises `ColdTimeout`. Writes wait until
-                cold answers. None: reads wait, too. With a limit, a `TieredStore` reads cold on other OS threads.
+                cold answers. None: reads wait, too. With a limit, a `TieredStore` reads cold on other OS threads, so a
+                connection to SQLite needs `check_same_thread=False`.
 
         Raises:
             TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
