@@ -2,7 +2,18 @@
 
 local INTENTS_KEPT = 30 * 24 * 3600 * 1000 -- milliseconds by which an intent outlives its thread
 
--- Ends an intent.
+-- Returns the field to set at the end of an intent. Returns '' if another writer has stored something here since the
+-- intent began, and this server has lost it.
+-- The arguments are those of end_intent.
+local function kept_since(data, intents, token, newest)
+  if newest == '' or redis.call('EXISTS', data) == 1 then return newest end
+  for _, intent in ipairs(redis.call('ZRANGEBYLEX', intents, '-', '+')) do
+    if string.sub(intent, 33) == token and string.sub(intent, 16, 16) == '+' then return '' end
+  end
+  return newest
+end
+
+-- Ends an intent. Intents of other writers get a '+': from then on this server has the thread unless it loses it.
 -- If the intent is conflicted or gone, other processes may have relied on stale data. So hot drops the thread, and
 -- the intents of other writers become conflicted. A dirty thread is not dropped. Its intent stays, too, as if the
 -- writer were gone, and the next reader first writes the thread to cold (fill_lease.lua).
@@ -16,7 +27,7 @@ local function end_intent(index, data, intents, lease, dirty, token, newest, nee
   for i = #others, 1, -1 do
     if string.sub(others[i], 33) == token then own = table.remove(others, i) end
   end
-  local sound = own and string.sub(own, 16, 16) == '-' and (needed == '' or redis.call('HEXISTS', data, needed) == 1)
+  local sound = own and string.sub(own, 16, 16) ~= '!' and (needed == '' or redis.call('HEXISTS', data, needed) == 1)
   if not sound and redis.call('EXISTS', dirty) == 0 then
     redis.call('UNLINK', index, data)
     for _, other in ipairs(others) do
@@ -29,6 +40,12 @@ local function end_intent(index, data, intents, lease, dirty, token, newest, nee
   elseif sound and redis.call('EXISTS', data) == 1 then
     redis.call('HSET', data, '@cold_backed', '1')
     if newest ~= '' then redis.call('HSET', data, newest, fill) end
+    for _, other in ipairs(others) do
+      if string.sub(other, 16, 16) == '-' then
+        redis.call('ZREM', intents, other)
+        redis.call('ZADD', intents, 0, string.sub(other, 1, 15) .. '+' .. string.sub(other, 17))
+      end
+    end
   end
   redis.call('UNLINK', lease)
   if own then redis.call('ZREM', intents, own) end

@@ -14,8 +14,9 @@
 -- ARGV[6] need       'all' if cold needs all coalesced checkpoints, 'nothing' if the writer deletes the thread, else ''
 -- ARGV[7] gone       milliseconds after which a writer is gone
 --
--- An intent is 15 digits of milliseconds, '-' ('!' if it is conflicted), the record, and the token. Two intents about
--- one record conflict, because their writes may reach cold and this server in different orders.
+-- An intent is 15 digits of milliseconds, '-' ('!' if it is conflicted, '+' if another writer has stored something here
+-- since it began), the record, and the token. Two intents about one record conflict, because their writes may reach
+-- cold and this server in different orders.
 -- Returns {code, pathless, still}
 --   pathless  1 if those writes came from a fill, else 0
 --   still     2 if nobody has written the thread since new_thread made its name, 1 if the thread has not changed since

@@ -29,6 +29,7 @@ local checkpoint, default, last = ARGV[1], ARGV[6], #ARGV - 4
 local token, newest, needed, fill = ARGV[last + 1], ARGV[last + 2], ARGV[last + 3], ARGV[last + 4]
 
 local ns = string.sub(checkpoint, 2, (string.find(checkpoint, '%z')))
+newest = kept_since(data, intents, token, newest)
 if newest == '' then
   local found = redis.call('HMGET', data, needed, '@complete', '@has_latest' .. ns)
   local is_known = found[1] and has_its_writes(data, checkpoint, found[2] or found[3], fill)

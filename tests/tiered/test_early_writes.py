@@ -21,7 +21,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command as Resume
 from langgraph.types import Send, interrupt
 from tests.support.seeds import seeds_and_slow, targets
-from tests.support.tiering import BEHIND, Tiers, drained, keys_of
+from tests.support.tiering import BEHIND, Tiers, between, drained, keys_of, mark_new
 from typing_extensions import TypedDict
 from tests.support.uniform import Target
 from tests.support.wrappers import Around, script_of
@@ -180,6 +180,30 @@ class Supersteps(Interleaving):
 
 async def play(tiers: Tiers, seed: int, processes: list[dict[str, Any]], history: str = "all") -> None:
     await Supersteps(tiers, seed, processes, history).run(800)
+
+
+@pytest.mark.also_on(cluster="async")
+@pytest.mark.parametrize("last", ["put", "put_writes"])
+@pytest.mark.parametrize("empty", ["new", "filled"])
+async def test_a_write_that_hot_lost_during_another_is_read_from_cold(tiers: Tiers, empty: str, last: str) -> None:
+    """The last writer knows that the thread was empty, but not that hot has lost what another one wrote since."""
+    uniform, other = await tiers.uniform(), await tiers.uniform()
+    mark_new(tiers, "thread") if empty == "new" else await uniform.get_tuple(config())
+    one = checkpoint({"n": [1]}, {"n": f"{1:032}.1"})
+    where = config("thread", "", one["id"])
+
+    async def early() -> None:
+        await other.put_writes(where, [("n", 7)], "early")
+        tiers.evict()
+
+    between(uniform, scripts.PUT_THROUGH if last == "put" else scripts.PUT_WRITES_THROUGH, early)
+    if last == "put_writes":
+        await uniform.put_writes(where, [("n", 8)], "last")
+    await uniform.put(config(), one, {}, one["channel_versions"])
+    expected = [("early", "n", 7), ("last", "n", 8)][: 1 if last == "put" else 2]
+    for saver in (await tiers.uniform(), uniform):
+        assert [found.pending_writes for found in await saver.list(config())] == [expected]
+        assert (await saver.get_tuple(config())).pending_writes == expected
 
 
 @pytest.mark.random
