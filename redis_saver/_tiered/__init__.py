@@ -23,7 +23,8 @@ Five mechanisms keep hot from answering with less than cold has:
   checkpoint (`lua/tiered/put_through.lua`). A later fill copies the checkpoint with its writes.
 - **New threads.** `new_thread` makes a name that nobody else makes, and marks it in the key of the fill lease. Every
   write, deletion and enrolling removes that key in its first step. So while the mark is there, cold has nothing of the
-  thread: hot answers reads, and the first write makes hot complete (`@complete` is `1`).
+  thread: hot answers reads, and the first write makes hot complete (`@complete` is `1`). Not so if hot has lost what
+  another writer stored meanwhile (`kept_since` in `lua/lib/intents.lua`).
 
 A write does not begin if hot cannot store its intent, because other processes may still reach hot and would read old
 data. With `on_hot_error="bypass"`, reads continue without hot, and so do writes that have already begun.
