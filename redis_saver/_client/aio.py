@@ -53,6 +53,7 @@ class Batcher:
         self.link, self.is_given = link, is_given
         self.ending: loops.Ending | None = None
         self.client: Any = link.client
+        clients.give_back_connections(link.client)
         self._opened = not link.is_cluster
         self._opening = asyncio.Lock()
         self._queue: list[Pending] | None = None

@@ -360,6 +360,12 @@ def on_node(client: Any, node: Any) -> Iterator[Any]:
             close(newcomer)
 
 
+def give_back_connections(client: Any) -> None:
+    """Let an asyncio client give back each connection, also after an error. Only valkey-py's for clusters does not."""
+    if is_cluster(client) and exceptions_of(client) is not redis.exceptions:
+        import_module("redis_saver._client.valkey_nodes").give_back_connections(client)
+
+
 def most_connections(client: Any, node: Any) -> int:
     """Return the number of connections to a node after which an asyncio client refuses calls.
 
