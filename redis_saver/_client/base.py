@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
@@ -25,7 +24,7 @@ CLUSTER_TIMEOUT = 20.0
 A failover takes one or two seconds more than `cluster-node-timeout`, which is 15 seconds by default.
 """
 T = TypeVar("T")
-_ONCE = ThrottledLog("redis_saver.client", seconds=math.inf)
+_ONCE = ThrottledLog("redis_saver.client", only_once=True)
 
 
 class SyncClient(Protocol):

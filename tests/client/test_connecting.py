@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import math
 import random
 from datetime import timedelta
 from typing import Any
@@ -121,7 +120,7 @@ async def test_a_client_retries_a_lost_reply_or_a_warning_names_what_to_give(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(base, "_ONCE", ThrottledLog("redis_saver.client", seconds=math.inf))
+    monkeypatch.setattr(base, "_ONCE", ThrottledLog("redis_saver.client", only_once=True))
     module, proxy = (package.asyncio if flavour == "async" else package), Proxy(port())
     errors = [package.ConnectionError, package.TimeoutError]
     options = {
