@@ -54,7 +54,7 @@ def _is_about_a_server(error: BaseException) -> bool:
 
 
 class _Throttle:
-    """Passes a text once in `SECONDS`, or once at all. OS threads share it without a lock, so in rare cases two of them pass."""
+    """Passes a text once in `SECONDS`, or only once. OS threads share it without a lock, so in rare cases two pass."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic, *, only_once: bool = False) -> None:
         self._now, self._only_once = now, only_once
