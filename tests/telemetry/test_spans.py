@@ -128,7 +128,14 @@ async def test_a_shared_pipeline_has_a_trace_of_its_own(target_name: str, spans:
         patch.setattr(AbstractConnection, "send_packed_command", noted)
         write = saver.aput_writes(config("t0", checkpoint_id="x"), [("n", 1)], "task")
         await asyncio.gather(*map(request, range(2)), saver.athreads().__anext__(), write)
-    ended = {span.name: span for span in spans.take()}
+        shared, instrumented = spans.take(), saver
+        saver = AsyncRedisSaver(client, prefix="shared")
+        before = len(seen)
+        await asyncio.gather(*map(request, range(2)))
+        assert [each.is_valid for each in seen[before:]] == [False], "without spans of ours, the pipeline has no parent"
+        saver = instrumented
+        spans.take()
+    ended = {span.name: span for span in shared}
     batch = ended["BATCH checkpoints"]
     assert batch.parent is None
     assert batch.context in seen
