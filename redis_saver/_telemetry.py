@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
@@ -20,7 +20,17 @@ from redis_saver._cache.health import CacheStats
 from redis_saver._common.display import shown
 from redis_saver._common.logs import Log
 from redis_saver._engine.counters import Instrument, instruments
-from redis_saver._engine.stats import BOUNDS, Ended, Measured, Observer, RedisStats, Source
+from redis_saver._engine.stats import (
+    BOUNDS,
+    Ended,
+    Measured,
+    Observer,
+    RedisStats,
+    Shares,
+    SharingObserver,
+    Source,
+    Traffic,
+)
 from redis_saver._tiered.backlog import Stats
 from redis_saver._tiered_store.copies import TieredStoreStats
 
@@ -32,6 +42,11 @@ ERROR = "error.type"
 OPERATION = "db.operation.name"
 THREAD = "gen_ai.conversation.id"
 """OpenTelemetry's attribute for the id of a thread of LangGraph."""
+BATCH, BATCH_SIZE = "BATCH", "db.operation.batch.size"
+"""OpenTelemetry's name of several operations that are sent together, and the attribute for their number."""
+OPERATIONS, BYTES_SENT = "redis_saver.operations", "redis_saver.bytes_sent"
+CALL = "redis_saver.call"
+"""Key of the current call's name and span in OpenTelemetry's context."""
 OF_ALL = ("traffic", "remembered", "keys")
 """Kinds of sources that savers, stores and caches share. An attribute names their collection."""
 DURATION = "redis_saver.operation.duration"
@@ -152,7 +167,7 @@ def durations(exported: Exported, attributes: Mapping[str, Any]) -> Observer:
 def spans(provider: Any, measured: Measured, attributes: Mapping[str, Any], *, with_threads: bool) -> Observer:
     """Return an observer that makes a span for each call.
 
-    Spans of an instrumented client are its children, except in streams.
+    Spans of an instrumented client are its children, except in streams and in shared pipelines (`shared_pipelines`).
     """
     trace, context = import_module("opentelemetry.trace"), import_module("opentelemetry.context")
     tracer, collection = provider.get_tracer(SCOPE, VERSION), measured.collection
@@ -162,7 +177,8 @@ def spans(provider: Any, measured: Measured, attributes: Mapping[str, Any], *, w
         of_call = {**attributes, OPERATION: name}
         span = tracer.start_span(f"{name} {collection}", kind=trace.SpanKind.CLIENT, attributes=of_call)
         # A stream may continue in another context, which could not detach the token.
-        token = None if is_stream else context.attach(trace.set_span_in_context(span))
+        in_call = context.set_value(CALL, (name, span), trace.set_span_in_context(span))
+        token = None if is_stream else context.attach(in_call)
 
         def ended(_: float, kind: str | None, call: Any) -> None:
             if token is not None:
@@ -172,6 +188,37 @@ def spans(provider: Any, measured: Measured, attributes: Mapping[str, Any], *, w
                 span.set_status(trace.Status(trace.StatusCode.ERROR))
             if thread_of and call.key is not None and (thread := thread_of(call.key)) is not None:
                 span.set_attribute(THREAD, thread)
+            span.end()
+
+        return ended
+
+    return began
+
+
+def shared_pipelines(provider: Any, measured: Measured, attributes: Mapping[str, Any]) -> SharingObserver:
+    """Return an observer that makes a span, of a trace of its own, for each pipeline that several calls share.
+
+    It links the spans of the calls. The link back from each of them has its share: its requests, and their bytes.
+    """
+    trace, context = import_module("opentelemetry.trace"), import_module("opentelemetry.context")
+    tracer, collection = provider.get_tracer(SCOPE, VERSION), measured.collection
+
+    def began(shares: Shares) -> Callable[[], None]:
+        calls: dict[Any, list[int]] = {}
+        for of_caller, size in shares:
+            if (call := of_caller.run(context.get_value, CALL)) is not None:
+                calls.setdefault(call, []).append(size)
+        names = sorted({name for name, _ in calls})
+        operation = f"{BATCH} {names[0]}" if len(names) == 1 else BATCH
+        about = {**attributes, OPERATION: operation, BATCH_SIZE: len(shares), OPERATIONS: names}
+        links = [trace.Link(span.get_span_context()) for _, span in calls]
+        span = tracer.start_span(f"{operation} {collection}", kind=trace.SpanKind.CLIENT, attributes=about, links=links)
+        for (_, of_call), sizes in calls.items():
+            of_call.add_link(span.get_span_context(), {BATCH_SIZE: len(sizes), BYTES_SENT: sum(sizes)})
+        token = context.attach(trace.set_span_in_context(span))
+
+        def ended() -> None:
+            context.detach(token)
             span.end()
 
         return ended
@@ -204,3 +251,10 @@ def observe(measured: Measured, key: object, observer: Observer | None) -> None:
     """Set the observer of a key, or remove it."""
     others = {each: old for each, old in measured.counting.observers.items() if each != key}
     measured.counting.observers = others if observer is None else {**others, key: observer}
+
+
+def observe_pipelines(measured: Measured, key: object, observer: SharingObserver) -> None:
+    """Set the observer of a key for the pipelines of all its servers."""
+    for source in measured.sources:
+        if isinstance(source, Traffic):
+            source.observers = {**source.observers, key: observer}

@@ -17,7 +17,16 @@ from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver
 from redis_saver._common import config as configs
 from redis_saver._engine.stats import measured
 from redis_saver._store.store import AsyncRedisStore, RedisStore
-from redis_saver._telemetry import described, durations, exported, observe, slow_calls, spans
+from redis_saver._telemetry import (
+    described,
+    durations,
+    exported,
+    observe,
+    observe_pipelines,
+    shared_pipelines,
+    slow_calls,
+    spans,
+)
 from redis_saver._tiered.saver import AsyncTieredSaver, TieredSaver
 from redis_saver._tiered_store.store import AsyncTieredStore, TieredStore
 
@@ -69,8 +78,9 @@ def instrument(
     of_calls = {**described(source), **(attributes or {})}
     observe(source, metered, durations(metered, of_calls))
     if tracer_provider is not None:
-        of_spans = spans(tracer_provider, source, of_calls, with_threads=thread_ids)
-        observe(source, weakref.ref(tracer_provider), of_spans)
+        of_spans, key = spans(tracer_provider, source, of_calls, with_threads=thread_ids), weakref.ref(tracer_provider)
+        observe(source, key, of_spans)
+        observe_pipelines(source, key, shared_pipelines(tracer_provider, source, of_calls))
 
 
 def log_slow_calls(thing: Instrumented, seconds: float | None, *, thread_ids: bool = False) -> None:

@@ -11,6 +11,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from redis_saver._checkpoint import scripts
 from redis_saver._common import config, names
 from redis_saver._common.display import shown
+from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine.replies import GetReply
 from redis_saver._engine.requests import Argument, Call, Operation
 from redis_saver._storage import chunks as chunked, codec, header as headers
@@ -23,6 +24,11 @@ from redis_saver.errors import DecodeError, decoding
 
 MAX_TOLD = 100
 """Maximum number of chunks that `get_tuple` names as known. The server does not send these."""
+WALK, MAX_WALKS = 10, 100
+"""Number of ancestors in a row, each read by its id, that gives a warning, and maximum number of such walks."""
+_walks: dict[config.Address, int] = {}
+"""For a parent of a checkpoint that was read by its id: how many in a row were."""
+_LOG = ThrottledLog("redis_saver.checkpoint", only_once=True)
 BYTES_PER_PAGE = 4_000_000
 """Size at which a reading script ends its page, in bytes. It keeps a script from blocking the server for long."""
 
@@ -104,12 +110,30 @@ def read(
             had, expected = {}, None  # the server left out chunks that this process lacks, so ask for everything
             continue
         note_writes(context, saved)
+        _note_walk(address, saved)
         if used is not None:
             newest = expected if is_expected else _known(ns, saved, reply)
             cache.remember(keys[1], {**dict.fromkeys(had), **used}, ns, newest, reply.tag, reply.tag)
         if on_fill and reply.fill:
             on_fill(reply.fill)
         return saved
+
+
+def _note_walk(address: config.Address, saved: CheckpointTuple) -> None:
+    """Warn once if a caller reads ancestors one by one, as `BaseCheckpointSaver.get_delta_channel_history` does."""
+    if address.checkpoint_id is None:
+        return
+    steps = _walks.pop(address, 0) + 1
+    if steps == WALK:
+        _LOG.warning(
+            "%d ancestors of a checkpoint were read one by one, with a round trip each. If the saver is wrapped, the "
+            "wrapper must pass on get_delta_channel_history and aget_delta_channel_history",
+            steps,
+        )
+    if len(_walks) >= MAX_WALKS:
+        _walks.clear()
+    if saved.parent_config is not None:
+        _walks[config.address(saved.parent_config)] = steps
 
 
 def note_writes(context: Context, saved: CheckpointTuple) -> None:

@@ -8,6 +8,8 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import Context, copy_context
 from operator import length_hint
 from typing import Any
 
@@ -27,13 +29,14 @@ BYTES_PER_PIPELINE = 256_000
 class Pending(asyncio.Future[Any]):
     """A request to send, and the future that its caller awaits."""
 
-    __slots__ = ("caller", "node", "request", "size")
+    __slots__ = ("caller", "context", "node", "request", "size")
 
     def __init__(self, request: Call | Command, caller: object, node: Any) -> None:
         """Create the future on the running loop. Requests of one caller share the object `caller`."""
         super().__init__(loop=asyncio.get_running_loop())
         self.request, self.caller, self.node = request, caller, node
         self.size = sum(map(length_hint, request.arguments))
+        self.context = copy_context()
 
     def resolve(self, reply: Any) -> None:
         """Set a reply or an error, unless the caller has gone."""
@@ -53,6 +56,7 @@ class Batcher:
         self.link, self.is_given = link, is_given
         self.ending: loops.Ending | None = None
         self.client: Any = link.client
+        clients.give_back_connections(link.client)
         self._opened = not link.is_cluster
         self._opening = asyncio.Lock()
         self._queue: list[Pending] | None = None
@@ -177,18 +181,26 @@ class Batcher:
             if len(some) == 1:
                 some[0].resolve(ALONE)
                 continue
-            task = asyncio.get_running_loop().create_task(self._send(some))
+            # Tracers take a pipeline for a part of the request whose context it has, so one of several has none.
+            context = Context() if _have_several_callers(some) else some[0].context
+            task = context.run(asyncio.get_running_loop().create_task, self._send(some))
             self._under_way[task] = some
             task.add_done_callback(self._on_done)
 
     async def _send(self, together: Sequence[Pending]) -> None:
         for some in _pipelines(together):
             if waiting := [pending for pending in some if not pending.done()]:
-                neighbours = any(pending.caller is not waiting[0].caller for pending in waiting)
+                neighbours = _have_several_callers(waiting)
                 requests = [pending.request for pending in waiting]
-                replies = await self._carried(self.link.together(waiting[0].node, requests, neighbours=neighbours))
+                with self._shared(waiting) if neighbours and self.link.traffic.observers else nullcontext():
+                    replies = await self._carried(self.link.together(waiting[0].node, requests, neighbours=neighbours))
                 for pending, reply in zip(waiting, replies, strict=True):
                     pending.resolve(reply)
+
+    def _shared(self, waiting: Sequence[Pending]) -> AbstractContextManager[None]:
+        return self.link.traffic.sharing(
+            [(pending.context, sum(map(length_hint, as_command(pending.request)))) for pending in waiting]
+        )
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         """Resolve the requests of a task that has ended, even by an error or a cancellation."""
@@ -263,6 +275,10 @@ class Batcher:
         if name not in self._limiters:
             self._limiters[name] = asyncio.Semaphore(clients.most_connections(self.client, node))
         return self._limiters[name]
+
+
+def _have_several_callers(together: Sequence[Pending]) -> bool:
+    return any(pending.caller is not together[0].caller for pending in together)
 
 
 def _pipelines(together: Sequence[Pending]) -> Iterator[list[Pending]]:

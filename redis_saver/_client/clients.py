@@ -261,6 +261,23 @@ def _check_connections(client: Any) -> None:
         )
 
 
+def missing_retry(client: Any) -> str:
+    """Return the arguments that make a client send a call again after a lost reply. Empty if it already does.
+
+    redis-py has a default of `retry=` for `Redis(...)` only, since 6.0. valkey-py, and redis-py before 6.0, retry only
+    the errors in `retry_on_error=`. Calls to a cluster are repeated by the link.
+    """
+    pool = getattr(client, "connection_pool", None)
+    if pool is None or type(client).__module__.startswith("fakeredis"):
+        return ""
+    options, is_redis = pool.connection_kwargs, exceptions_of(client) is redis.exceptions
+    if options.get("retry_on_error") or options.get("retry_on_timeout"):
+        return ""
+    if not is_redis or _MAJOR < 6:
+        return "retry=Retry(ExponentialBackoff(cap=1, base=0.01), 3) and retry_on_error=[ConnectionError, TimeoutError]"
+    return "" if options.get("retry") is not None else "retry=Retry(ExponentialBackoff(cap=1, base=0.01), 3)"
+
+
 def replies_are_cached(client: Any) -> bool:
     """True if a client has redis-py's client-side cache (`cache_config=`)."""
     nodes = getattr(client, "nodes_manager", None)
@@ -358,6 +375,12 @@ def on_node(client: Any, node: Any) -> Iterator[Any]:
             yield newcomer
         finally:
             close(newcomer)
+
+
+def give_back_connections(client: Any) -> None:
+    """Let an asyncio client give back each connection, also after an error. Only valkey-py's for clusters does not."""
+    if is_cluster(client) and exceptions_of(client) is not redis.exceptions:
+        import_module("redis_saver._client.valkey_nodes").give_back_connections(client)
 
 
 def most_connections(client: Any, node: Any) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,17 +54,17 @@ def _is_about_a_server(error: BaseException) -> bool:
 
 
 class _Throttle:
-    """Passes a text once in `SECONDS`. OS threads share it without a lock, so in rare cases two of them pass."""
+    """Passes a text once in `SECONDS`, or only once. OS threads share it without a lock, so in rare cases two pass."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
+    def __init__(self, now: Callable[[], float] = time.monotonic, *, only_once: bool = False) -> None:
+        self._now, self._only_once = now, only_once
         self._passed: dict[str, tuple[float, int]] = {}
 
     def repeats(self, text: str) -> int | None:
         """Return how often the text was suppressed since it last passed, or None if it is suppressed now."""
         now = self._now()
-        passed, repeats = self._passed.get(text, (-SECONDS, 0))
-        if now - passed < SECONDS:
+        passed, repeats = self._passed.get(text, (-math.inf, 0))
+        if now - passed < (math.inf if self._only_once else SECONDS):
             self._passed[text] = passed, repeats + 1
             return None
         self._passed[text] = now, 0
@@ -120,10 +121,10 @@ class Log:
 class ThrottledLog(Log):
     """Logger that logs the same text once in `SECONDS`, with the number of suppressed repetitions."""
 
-    def __init__(self, name: str, now: Callable[[], float] = time.monotonic) -> None:
-        """Use the logger of this name."""
+    def __init__(self, name: str, now: Callable[[], float] = time.monotonic, *, only_once: bool = False) -> None:
+        """Use the logger of this name. With `only_once`, each text is logged once per process."""
         super().__init__(name)
-        self._throttle = _Throttle(now)
+        self._throttle = _Throttle(now, only_once=only_once)
 
     def _log(self, level: int, text: str, arguments: tuple[object, ...]) -> None:
         with ignoring("logging"):

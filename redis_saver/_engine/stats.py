@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
+from contextvars import Context
 from dataclasses import dataclass, field
 from operator import length_hint
 from time import perf_counter
@@ -87,6 +88,10 @@ WAITS: Mapping[type[Any], str] = {
     Sleep: "waiting for others", Ask: "the provider of keys", AskAll: "the provider of keys"
 }  # fmt: skip
 """Names of what a call waits for, by the class of a request. All others are for Redis."""
+Shares: TypeAlias = Sequence[tuple[Context, int]]
+"""The requests of a pipeline that several calls share: the context of each request's caller, and its size in bytes."""
+SharingObserver: TypeAlias = Callable[[Shares], Callable[[], None]]
+"""Observes the start of a shared pipeline, in the context that sends it. Returns the callback for its end."""
 Observer: TypeAlias = Callable[[str, bool], Ended]
 """Observes the start of a call, in the caller's context, by its name and whether it streams. Returns the callback for
 its end. That of a stream may run in another context."""
@@ -285,6 +290,26 @@ class Traffic(Live, TrafficStats):
     """Counts of a driver's requests and bytes."""
 
     kind = "traffic"
+
+    def __init__(self) -> None:
+        """Start at zero, without observers."""
+        super().__init__()
+        self.observers: Mapping[object, SharingObserver] = {}
+        """They observe shared pipelines. A key has one observer at a time."""
+
+    @contextmanager
+    def sharing(self, shares: Shares) -> Iterator[None]:
+        """Let the observers observe a pipeline that several calls share."""
+        ends = []
+        for began in self.observers.values():
+            with ignoring("telemetry"):
+                ends.append(began(shares))
+        try:
+            yield
+        finally:
+            for end in reversed(ends):
+                with ignoring("telemetry"):
+                    end()
 
     def sending(self, arguments: Sequence[Argument]) -> None:
         """Count a command before it is sent, as its reply may be lost.

@@ -6,6 +6,7 @@ breaks each condition alone. Random histories of several processes are compared 
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypedDict
@@ -14,6 +15,7 @@ import pytest
 from tests.support.factories import chain, checkpoint, config, put
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -26,8 +28,9 @@ from tests.support.wrappers import Around, Meanwhile
 
 from bench.history import message
 from redis_saver import DecodeError
-from redis_saver._checkpoint import delta
+from redis_saver._checkpoint import delta, reading
 from redis_saver._checkpoint import scripts
+from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine.requests import Call
 from redis_saver._serde.serializer import FastSerializer
 
@@ -427,6 +430,44 @@ async def test_reading_another_channel_does_not_forget_a_known_snapshot(target: 
         if number == 3:
             assert await answered(knows, lambda: knows.history(where, "files", "log")) < (3_000, [])  # noqa: B023 - awaited at once
     assert await knows.history(where) == await Process(target).history(where)
+
+
+class Wrapper(BaseCheckpointSaver[Any]):
+    """A wrapper that does not pass on `get_delta_channel_history`, so LangGraph's default reads each ancestor."""
+
+    def __init__(self, saver: Any) -> None:
+        super().__init__()
+        self._saver = saver
+
+    def get_tuple(self, config: Any) -> Any:
+        return self._saver.get_tuple(dict(config))
+
+    async def aget_tuple(self, config: Any) -> Any:
+        return await self._saver.aget_tuple(dict(config))
+
+
+async def test_ancestors_that_are_read_one_by_one_give_one_warning(
+    target: Target, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reading, "_LOG", ThrottledLog("redis_saver.checkpoint", only_once=True))
+    saver = target.uniform()
+    configs = [await chain(saver, name, 2 * reading.WALK) for name in ("a", "b")]
+    for where in (*configs[0], *configs[0][1:-1:2]):  # forwards, and the same one again and again
+        await saver.get_tuple(where)
+        await saver.get_tuple(where)
+        await saver.get_tuple(config("a"))
+    await saver.get_delta_channel_history(config=configs[0][-1], channels=["log"])
+    assert not caplog.records
+    wrapper = Wrapper(saver.saver)
+    for _ in range(2):  # two walks at the same time
+        asked = [{"config": of[-1], "channels": ["x"]} for of in configs]
+        if saver.native_async:
+            await asyncio.gather(*(wrapper.aget_delta_channel_history(**each) for each in asked))
+        else:
+            await asyncio.gather(*(asyncio.to_thread(wrapper.get_delta_channel_history, **each) for each in asked))
+    assert [record.name for record in caplog.records] == ["redis_saver.checkpoint"]
+    assert "10 ancestors" in caplog.text and "aget_delta_channel_history" in caplog.text
+    assert len(reading._walks) <= reading.MAX_WALKS
 
 
 async def test_many_subgraph_calls_do_not_evict_the_root(talk: Talk) -> None:

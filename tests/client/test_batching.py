@@ -40,13 +40,14 @@ class Relay:
         self.on_request: Callable[[bytes, Any], Awaitable[None]] = self.passing
         self.on_reply: Callable[[bytes, Any], Awaitable[None]] = self.passing
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ends: list[asyncio.StreamWriter] = []
 
     async def passing(self, data: bytes, to: asyncio.StreamWriter) -> None:
         to.write(data)
         await to.drain()
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=1 << 24)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port, limit=1 << 24)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -54,6 +55,8 @@ class Relay:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for each in self._ends:
+            each.close()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -63,6 +66,7 @@ class Relay:
         except OSError:  # the server is down
             writer.close()
             return
+        self._ends += (writer, there[1])
         pumps = [
             asyncio.ensure_future(self._pump(reader, there[1], "on_request")),
             asyncio.ensure_future(self._pump(there[0], writer, "on_reply")),
@@ -749,6 +753,54 @@ async def test_a_pipeline_follows_a_moving_slot(clustered: Any, cluster: Cluster
     assert await batcher._carried(batcher.link.ask(keys.index_key, ("EXISTS", keys.index_key))) == 1
     await all_right(read(clustered, *range(30)), *range(30))
     await all_right(read(clustered, *range(30)), *range(30))
+
+
+@contextlib.asynccontextmanager
+async def behind_relays(cluster: Cluster, kind: Any, **options: Any) -> AsyncIterator[tuple[Any, list[Relay]]]:
+    """A cluster's client that reaches each node through a relay."""
+    relays = [Relay(node.port) for node in cluster.nodes]
+    for each in relays:
+        await each.start()
+    ports = {each.to: each.port for each in relays}
+    client = kind(host="127.0.0.1", port=relays[0].port, address_remap=lambda at: (at[0], ports[at[1]]), **options)
+    yield client, relays
+    await client.aclose()
+    for each in relays:
+        await each.stop()
+
+
+@pytest.mark.parametrize("kind", [redis.asyncio.RedisCluster, valkey.asyncio.ValkeyCluster])
+async def test_the_few_connections_of_a_cluster_come_back(cluster: Cluster, kind: Any) -> None:
+    """valkey-py's client loses those of cancelled calls, and those that could not connect."""
+    numbers = range(30)
+    async with behind_relays(cluster, kind, max_connections=2, socket_timeout=None) as (client, relays):
+        saver = AsyncRedisSaver(client, prefix="few", cluster_timeout=0)
+        await furnish(saver, 30)
+        for _ in range(3):
+            held = asyncio.Event()
+
+            async def hold(data: bytes, to: Any, held: asyncio.Event = held) -> None:
+                held.set()
+
+            for each in relays:
+                each.on_reply = hold
+            tasks = read(saver, *numbers)
+            await held.wait()
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            for each in relays:
+                each.on_reply = each.passing
+        await all_right(read(saver, *numbers), *numbers)
+        for each in relays:
+            await each.stop()
+        for _ in range(4):
+            failed = await asyncio.gather(*read(saver, *numbers), return_exceptions=True)
+            assert not any(right(each, number) for each, number in zip(failed, numbers))
+        for each in relays:
+            await each.start()
+        await asyncio.gather(*read(saver, *numbers), return_exceptions=True)
+        await all_right(read(saver, *numbers), *numbers)
 
 
 async def test_a_hanging_node_delays_only_its_own_requests(cluster: Cluster, clustered: Any, monkeypatch: Any) -> None:

@@ -17,9 +17,15 @@ import redis.cache
 import redis.sentinel
 import valkey
 import valkey.asyncio
+import valkey.asyncio.retry
+import valkey.asyncio.sentinel
+import valkey.backoff
+import valkey.retry
+import valkey.sentinel
 from tests.support.factories import chain, checkpoint, config, put
 from redis.exceptions import RedisClusterException
 from sentinels import roundtrip, sentinel
+from tests.support.proxy import Proxy
 from tests.support.servers import Server, free_port, url_of
 from tests.support.uniform import Target, Uniform, encryption
 
@@ -31,7 +37,8 @@ from redis_saver import (
     RedisStore,
     UnsupportedServer,
 )
-from redis_saver._client import clients
+from redis_saver._client import base, clients
+from redis_saver._common.logs import ThrottledLog
 from redis_saver.sentinels import SSLPrimaryConnection
 
 
@@ -65,6 +72,101 @@ async def test_cluster_clients_work(decode: bool, prefix: str) -> None:
             await roundtrip(RedisSaver(client, prefix=prefix + name))
         async with getattr(package.asyncio, name)(host="127.0.0.1", port=host_port, decode_responses=decode) as aclient:
             await roundtrip(AsyncRedisSaver(aclient, prefix=prefix + name + "a"))
+
+
+def made_by(package: Any, module: Any, how: str, proxy: Proxy, given: dict[str, Any]) -> Any:
+    """Make a client in one of the ways of the table of `docs/failure-modes.md`, with these arguments."""
+    kind = getattr(module, "Redis" if package is redis else "Valkey")
+    where = {"host": "127.0.0.1", "port": proxy.port}
+    if how == "host=":
+        return kind(**where, **given)
+    if how == "from_url":
+        return kind.from_url(proxy.url, **given)
+    if how == "connection_pool=":
+        return kind(connection_pool=module.ConnectionPool(**where, **given))
+
+    class Known(module.sentinel.Sentinel):  # type: ignore[misc]
+        """Sentinels that need not be asked."""
+
+        def discover_master(self, _: str) -> Any:
+            address = "127.0.0.1", proxy.port
+            return address if module is package else asyncio.sleep(0, address)
+
+    return Known([("127.0.0.1", 1)]).master_for("service", **given)
+
+
+RETRY, LIST = "retry=Retry", "retry_on_error=["
+
+
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+@pytest.mark.parametrize(
+    ("package", "how", "given", "missing"),
+    [
+        (redis, "host=", "", ""),
+        (redis, "host=", "none", RETRY),
+        *((redis, how, "", RETRY) for how in ("from_url", "connection_pool=", "master_for")),
+        *((redis, how, "retry", "") for how in ("from_url", "connection_pool=", "master_for")),
+        *((valkey, how, "", LIST) for how in ("host=", "from_url", "connection_pool=", "master_for")),
+        *((valkey, how, "retry", LIST) for how in ("host=", "from_url")),
+        *((valkey, how, "both", "") for how in ("host=", "from_url", "connection_pool=", "master_for")),
+    ],
+)
+async def test_a_client_retries_a_lost_reply_or_a_warning_names_what_to_give(
+    package: Any,
+    how: str,
+    given: str,
+    missing: str,
+    flavour: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(base, "_ONCE", ThrottledLog("redis_saver.client", only_once=True))
+    module, proxy = (package.asyncio if flavour == "async" else package), Proxy(port())
+    errors = [package.ConnectionError, package.TimeoutError]
+    options = {
+        "": {},
+        "none": {"retry": None},
+        "retry": {"retry": module.retry.Retry(package.backoff.NoBackoff(), 1)},
+        "both": {"retry": module.retry.Retry(package.backoff.NoBackoff(), 1), "retry_on_error": errors},
+    }
+    client = made_by(package, module, how, proxy, options[given])
+    RedisCache(redis.Redis(retry=None))  # a cache needs no retry
+    kind: Any = AsyncRedisSaver if flavour == "async" else RedisSaver
+    saver = Uniform([kind(client, prefix="lost") for _ in range(2)][-1])
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert ([missing in text for text in said] == [True]) if missing else not said, said
+    await put(saver, config("t"), {"n": 1})
+    proxy.lose_reply(b"EVALSHA")
+    if missing:
+        with pytest.raises(package.ConnectionError):
+            await saver.get_tuple(config("t"))
+    else:
+        assert (await saver.get_tuple(config("t"))).checkpoint["channel_values"] == {"n": 1}
+    assert proxy.lost == 1
+    await (client.aclose() if flavour == "async" else asyncio.to_thread(client.close))
+    proxy.close()
+
+
+@pytest.mark.parametrize("package", [redis, valkey])
+async def test_a_saver_repeats_calls_to_a_cluster_whose_reply_is_lost(
+    package: Any, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = url_of("cluster").partition("://")[2].split(",")
+    proxies = {int(each.rpartition(":")[2]): Proxy(int(each.rpartition(":")[2])) for each in cluster}
+    start = {"host": "127.0.0.1", "port": next(iter(proxies)), "address_remap": lambda at: (at[0], proxies[at[1]].port)}
+    name = "RedisCluster" if package is redis else "ValkeyCluster"
+    client, aclient = (getattr(module, name)(**start) for module in (package, package.asyncio))
+    for saver in (Uniform(RedisSaver(client, prefix=prefix)), Uniform(AsyncRedisSaver(aclient, prefix=prefix))):
+        await put(saver, config("t"), {"n": 1})
+        for proxy in proxies.values():
+            proxy.lose_reply(b"EVALSHA")
+        assert (await saver.get_tuple(config("t"))).checkpoint["channel_values"] == {"n": 1}
+        assert sum(proxy.lost for proxy in proxies.values()) == 1
+    assert not [record for record in caplog.records if "retries nothing" in record.getMessage()]
+    client.close()
+    await aclient.aclose()
+    for proxy in proxies.values():
+        proxy.close()
 
 
 @pytest.mark.skipif(not hasattr(redis.connection, "CacheProxyConnection"), reason="redis-py has no client-side cache")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import redis
-from tests.support.factories import chain, config, put
+from tests.support.factories import chain, checkpoint, config, put
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.store.memory import InMemoryStore
@@ -21,12 +21,22 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from redis.asyncio.connection import AbstractConnection
+from tests.support.servers import url_of
 from tests.support.tiering import flushed_until
 from tests.support.uniform import Target, Uniform
 from tests.support.values import Quoting
 from tests.support.wrappers import Around, Meanwhile
 
-from redis_saver import AsyncTieredSaver, AsyncTieredStore, RedisCache, RedisSaver, TieredSaver, TieredStore
+from redis_saver import (
+    AsyncRedisSaver,
+    AsyncTieredSaver,
+    AsyncTieredStore,
+    RedisCache,
+    RedisSaver,
+    TieredSaver,
+    TieredStore,
+)
 from redis_saver._client.clients import connect
 from redis_saver._common.logs import SECONDS, ThrottledLog
 from redis_saver.encryption import Encryption, Keyset
@@ -95,6 +105,51 @@ async def test_spans_of_the_client_are_children_of_the_call(target: Target, span
     assert seen == [one.context, mine.get_span_context()], (
         "a stream may continue in another context, so it sets no current span"
     )
+
+
+async def test_a_shared_pipeline_has_a_trace_of_its_own(target_name: str, spans: Spans) -> None:
+    """Its span and those of its calls link each other. The client's own spans belong to no caller's trace."""
+    client = connect(url_of(target_name), asynchronous=True)
+    saver, tracer, seen = AsyncRedisSaver(client, prefix="shared"), spans.provider.get_tracer("test"), list[Any]()
+    instrument(saver, tracer_provider=spans.provider)
+    send = AbstractConnection.send_packed_command
+
+    async def noted(connection: Any, *args: Any, **options: Any) -> None:
+        seen.append(trace.get_current_span().get_span_context())
+        await send(connection, *args, **options)
+
+    async def request(number: int) -> Any:
+        with tracer.start_as_current_span(f"request {number}"):
+            return await saver.aget_tuple(config(f"t{number}"))
+
+    await saver.aput(config("t0"), checkpoint({"n": 1}), {}, {"n": "1"})
+    spans.take()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AbstractConnection, "send_packed_command", noted)
+        write = saver.aput_writes(config("t0", checkpoint_id="x"), [("n", 1)], "task")
+        await asyncio.gather(*map(request, range(2)), saver.athreads().__anext__(), write)
+        shared, instrumented = spans.take(), saver
+        saver = AsyncRedisSaver(client, prefix="shared")
+        before = len(seen)
+        await asyncio.gather(*map(request, range(2)))
+        assert [each.is_valid for each in seen[before:]] == [False], "without spans of ours, the pipeline has no parent"
+        saver = instrumented
+        spans.take()
+    ended = {span.name: span for span in shared}
+    batch = ended["BATCH checkpoints"]
+    assert batch.parent is None
+    assert batch.context in seen
+    assert batch.attributes["redis_saver.operations"] == ("get_tuple", "put_writes")
+    assert batch.attributes["db.operation.batch.size"] == len(batch.links) == 3
+    assert batch.attributes["db.operation.name"] == "BATCH"
+    for name in ("get_tuple checkpoints", "put_writes checkpoints"):
+        (link,) = ended[name].links
+        assert link.context == batch.context
+        assert link.attributes["db.operation.batch.size"] == 1
+        assert 50 < link.attributes["redis_saver.bytes_sent"] < 500
+    await asyncio.gather(*map(request, range(2)))
+    assert [span.name for span in spans.take() if span.links][0] == "BATCH get_tuple checkpoints"
+    await client.aclose()
 
 
 async def test_the_span_of_a_failed_call_has_the_error_type(target: Target, spans: Spans) -> None:
