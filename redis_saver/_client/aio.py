@@ -224,7 +224,11 @@ class Batcher:
     async def _carried(self, exchange: Exchange[T]) -> T:
         if not self._opened:
             await self.open()
-        return await arun(exchange, self._carry_out)
+        try:
+            return await arun(exchange, self._carry_out)
+        except self.link.exceptions.ResponseError as error:
+            clients.check_knows_hello(error)
+            raise
 
     async def _carry_out(self, verb: Send | Together | Sleep) -> Any:
         if isinstance(verb, Sleep):

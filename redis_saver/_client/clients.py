@@ -43,6 +43,7 @@ UNLIMITED = 2**31
 SOCKET_TIMEOUT = 5
 """Default timeout of a client from a URL, for connecting and for replies, in seconds. (redis-py before 8 has none.)"""
 _UNKNOWN = re.compile(r"(?:unexpected keyword argument|has no option) '(\w+)'")
+_NO_HELLO = re.compile(r"(?:unknown|unsupported) command\W+hello\b", re.IGNORECASE)
 _MAJOR = int(redis.__version__.partition(".")[0])
 _memory: dict[str, Any] = {}
 
@@ -287,6 +288,22 @@ def failures_of(client: Any) -> tuple[type[Exception], ...]:
 def existing(module: Any, names: Sequence[str]) -> list[type[Exception]]:
     """Return the exceptions with these names that this version of redis-py or valkey-py has."""
     return [getattr(module, name) for name in names if hasattr(module, name)]
+
+
+def check_knows_hello(error: Exception) -> None:
+    """Refuse a server that replied to HELLO, which clients may send first, that it does not know the command.
+
+    The server's own message may repeat the password that came with HELLO, so it is left out.
+
+    Raises:
+        UnsupportedServer: The server does not know HELLO.
+    """
+    if _NO_HELLO.search(str(error)):
+        oldest = " or ".join(f"{name} {major}.{minor}" for name, (major, minor) in OLDEST.items())
+        raise UnsupportedServer(
+            f"the server does not know the command HELLO: redis_saver needs {oldest}, or newer. Update the server, or "
+            "use another one. If a proxy is in between, connect to the server itself"
+        ) from None
 
 
 def check_version(hello: Any) -> None:

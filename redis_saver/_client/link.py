@@ -190,6 +190,7 @@ class Link:
             except self._failures as failure:
                 if not self.rules.repeats_late and isinstance(failure, self.exceptions.TimeoutError):
                     raise  # also to callers of this turn whose requests were not sent yet
+                clients.check_knows_hello(failure)
                 _LOG.info("a pipeline of %d calls failed; each is sent again: %s", len(commands), error_text(failure))
                 answers = [failure] * len(commands)
             unknown = []
