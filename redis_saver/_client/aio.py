@@ -222,11 +222,11 @@ class Batcher:
             return await self._carried(link.refused(request, error))
 
     async def _carried(self, exchange: Exchange[T]) -> T:
-        if not self._opened:
-            await self.open()
         try:
+            if not self._opened:
+                await self.open()
             return await arun(exchange, self._carry_out)
-        except self.link.exceptions.ResponseError as error:
+        except self.link.failures as error:
             clients.check_knows_hello(error)
             raise
 

@@ -102,7 +102,7 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
     def _carried(self, exchange: Exchange[T]) -> T:
         try:
             return run(exchange, self._carry_out)
-        except self.link.exceptions.ResponseError as error:
+        except self.link.failures as error:
             clients.check_knows_hello(error)
             raise
 

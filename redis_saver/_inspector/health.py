@@ -173,7 +173,9 @@ class Answers:
         for right, error in self.refused.items():
             name = right.replace("|", " ").upper()
             if error:
-                yield _info("server", f"the server refuses {name} ({error})", "docs/servers.md says what is known of servers")
+                yield _info(
+                    "server", f"the server refuses {name} ({error})", "docs/servers.md says what is known of servers"
+                )
             else:
                 yield _info("rights", f"this user may not call {name}", f"allow +{right}, or use another user")
 

@@ -25,7 +25,9 @@ from redis_saver._cli.main import main
 from redis_saver._engine import probe
 
 NO_COMMAND = b"ERR unknown command"
-NO_HELLO = {"faults": {"HELLO": NO_COMMAND + b" `HELLO`, with args beginning with: `3`, `AUTH`, `default`, `hunter2`, "}}
+NO_HELLO = {
+    "faults": {"HELLO": NO_COMMAND + b" `HELLO`, with args beginning with: `3`, `AUTH`, `default`, `hunter2`, "}
+}
 """Redis 5, which repeats a password."""
 UNFIT: dict[str, tuple[dict[str, Any], str]] = {
     "no HELLO": (NO_HELLO, "does not know the command HELLO: redis_saver needs redis 6.2 or"),
@@ -128,6 +130,15 @@ async def test_a_server_without_hello_is_named_whatever_makes_the_client(
         assert "hunter2" not in "".join(traceback.format_exception(caught.value))
     assert "hunter2" not in caplog.text
     await own.aclose() if flavour == "async" else own.close()
+    await target.close()
+
+
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+async def test_a_cluster_without_hello_is_named(flavour: str, unfit: Any) -> None:
+    url = unfit(**NO_HELLO).url.replace("redis://", "redis+cluster://") + "?protocol=3"
+    target = Target("cluster", flavour, unfit().url, "p")
+    with pytest.raises(UnsupportedServer, match="HELLO"):
+        await target.uniform(client=target.client(url=url)).setup()
     await target.close()
 
 
