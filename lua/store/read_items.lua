@@ -38,7 +38,7 @@ for i = 2, #ARGV do
   if has_vectors then
     answer[#answer + 1] = redis.call('HGET', vectors, ARGV[i]) or ''
   else
-    answer[#answer + 1] = record and redis.call('ZSCORE', expiring, ARGV[i]) or '0'
+    answer[#answer + 1] = text_of(record and redis.call('ZSCORE', expiring, ARGV[i]) or 0)
     bytes = bytes + #answer[#answer - 1]
     if bytes > BYTES then break end
   end

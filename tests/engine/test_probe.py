@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,17 +15,28 @@ import pytest
 import redis
 import redis.asyncio
 from tests.support.acl import acl_rule
-from tests.support.factories import config, late_id
+from tests.support.factories import config, late_id, put
 from tests.support.lua_server import LuaServer
 from tests.support.servers import Server, url_of
 from tests.support.uniform import Target
+from tests.support.wrappers import ran
 
 from redis_saver import AsyncRedisCache, RedisCache, RedisSaver, UnsupportedServer
 from redis_saver._checkpoint.saver import driver_of
 from redis_saver._cli.main import main
 from redis_saver._engine import probe
+from redis_saver._store import writing
 
 NO_COMMAND = b"ERR unknown command"
+_SCORES = b"""
+for _, name in ipairs({ 'call', 'pcall' }) do
+  local run = redis[name]
+  redis[name] = function(command, ...)
+    local reply = run(command, ...)
+    return command == 'ZSCORE' and type(reply) == 'string' and string.format('%s', reply) or reply
+  end
+end"""
+"""Writes the score of ZSCORE in another way."""
 NO_HELLO = {
     "faults": {"HELLO": NO_COMMAND + b" `HELLO`, with args beginning with: `3`, `AUTH`, `default`, `hunter2`, "}
 }
@@ -53,6 +65,7 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
         },
         "string.format",
     ),
+    "short scores": ({"prelude": _SCORES % b"%.6g"}, r"ZSCORE: 1\.76427e\+15;?"),
     "floats for integers": ({"prelude": b"math.floor = function(x) return x // 1 + 0.0 end"}, "numbers: 3.0 17"),
     "integers of 32 bits": ({"bits": 32}, "replies: .*9007199254740992"),
 }
@@ -95,6 +108,22 @@ def test_setup_takes_two_round_trips() -> None:
         before = saver.stats().round_trips
         saver.setup()
         assert saver.stats().round_trips - before == 2
+
+
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+async def test_scripts_use_scores_as_numbers(flavour: str, unfit: Any) -> None:
+    target = Target("redis", flavour, unfit(prelude=_SCORES % b"%.1f").url, f"scores{os.getpid()}")
+    saver, store = target.uniform(), target.store()
+    await saver.setup()
+    await store.setup()
+    newest = await put(saver, config(), {"n": 1})
+    assert await saver.get_tuple(newest) is not None
+    await store.put(("a", "b"), "k", {"n": 1}, ttl=5)
+    context = store.saver._context
+    place = context.places.of(("a", "b"))
+    (item,) = await ran(store, writing.read_items(context, place.partition, [place.field(context.places.key("k"))]))
+    assert 0 < item.expires_at / 1000 - time.time() <= 300
+    await target.close()
 
 
 @pytest.mark.parametrize("what", UNFIT)
