@@ -17,7 +17,7 @@ import redis.asyncio
 from tests.support.acl import acl_rule
 from tests.support.factories import config, late_id, put
 from tests.support.lua_server import LuaServer
-from tests.support.servers import Server, url_of
+from tests.support.servers import RELEASES, TARGETS, Server, releases, url_of
 from tests.support.uniform import Target
 from tests.support.wrappers import ran
 
@@ -85,6 +85,7 @@ def unfit() -> Iterator[Callable[..., LuaServer]]:
 
 
 @pytest.mark.everywhere
+@pytest.mark.parametrize("target_name", [*TARGETS, *releases()])
 async def test_a_supported_server_passes_and_keeps_nothing(target: Target) -> None:
     saver = target.uniform()
     await saver.setup()
@@ -92,6 +93,11 @@ async def test_a_supported_server_passes_and_keeps_nothing(target: Target) -> No
     with RedisSaver.from_conn_string(target.url, prefix=target.prefix) as blocking:
         assert driver_of(blocking).run(probe.probe(target.prefix, everything=True)) == ("", [])
     assert target.keys() == []
+    if target.name in RELEASES:
+        info = target.raw.info("server")
+        kind = "Valkey" if "valkey_version" in info else "Redis"
+        version = info.get("valkey_version", info["redis_version"])
+        assert f"{kind} {version}.".startswith(RELEASES[target.name].replace("Stack ", "") + ".")
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
