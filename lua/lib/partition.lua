@@ -24,30 +24,30 @@ end
 local function open_partition(text)
   if not text then
     if redis.call('EXISTS', items, order, expiring, namespaces, vectors) == 0 then return nil end
-    return nil, redis.error_reply('PARTITION the state of ' .. items .. ' is gone, while other parts of it are there')
+    return nil, redis.error_reply('PARTITION the state is gone, while other parts of the partition are there')
   end
   local format, first, last, count, checksum, token, announced, ttls, deadline, spaces, deep, indexed =
     string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
   format = format or string.match(text, '^(%d+) ')
   if format and #format < 5 and tonumber(format) > STORE_FORMAT then
     local known = ', and this redis_saver knows those up to ' .. STORE_FORMAT
-    return nil, redis.error_reply('UNSUPPORTED ' .. items .. ' is of format ' .. format .. known)
+    return nil, redis.error_reply('UNSUPPORTED the partition is of format ' .. format .. known)
   end
   -- A double holds 16 digits exactly if the first digit is small.
   if not indexed or not string.find(format, '^[12]$') or string.find(text, string.rep('%d', 17)) then
-    return nil, redis.error_reply('PARTITION the state of ' .. items .. ' cannot be read')
+    return nil, redis.error_reply('PARTITION the state cannot be read')
   end
   local state = {
     format = tonumber(format), first = tonumber(first), last = tonumber(last), count = tonumber(count),
     checksum = tonumber(checksum), token = tonumber(token), announced = tonumber(announced), ttls = tonumber(ttls),
     deadline = tonumber(deadline), spaces = tonumber(spaces), deep = tonumber(deep), indexed = tonumber(indexed),
   }
-  local wrong = redis.call('ZCARD', order) ~= state.count and order
-    or state.ttls > 0 and redis.call('ZCARD', expiring) ~= state.ttls and expiring
-    or state.spaces > 0 and redis.call('HLEN', namespaces) ~= state.spaces and namespaces
-    or state.indexed > 0 and redis.call('HLEN', vectors) ~= state.indexed and vectors
+  local wrong = redis.call('ZCARD', order) ~= state.count and 'order'
+    or state.ttls > 0 and redis.call('ZCARD', expiring) ~= state.ttls and 'expiring'
+    or state.spaces > 0 and redis.call('HLEN', namespaces) ~= state.spaces and 'namespaces'
+    or state.indexed > 0 and redis.call('HLEN', vectors) ~= state.indexed and 'vectors'
   if not wrong then return state end
-  return nil, redis.error_reply('PARTITION the key ' .. wrong .. ' is gone, or is not what ' .. items .. ' says')
+  return nil, redis.error_reply('PARTITION the key ' .. wrong .. ' is gone, or is not what the state says')
 end
 
 -- Returns the time in microseconds, and in milliseconds.
@@ -175,7 +175,7 @@ end
 local function open_plain(again, nothing)
   local state, reply, micros, now = open_swept(again, nothing)
   if state and state.format == STORE_FORMAT then
-    return nil, redis.error_reply('OTHERKEY ' .. items .. ' is encrypted, and the caller has no encryption=')
+    return nil, redis.error_reply('OTHERKEY the partition is encrypted, and the caller has no encryption=')
   end
   return state, reply, micros, now
 end

@@ -77,7 +77,7 @@ for i = 1, #fields do
   local _, expected, _, _, ttl, deadline, put = unpack(ARGV, FIRST + (i - 1) * EACH, FIRST + i * EACH - 1)
   local _, version, _, made_by = head_of(records[i] or '')
   if records[i] and not version then
-    return redis.error_reply('PARTITION a record of ' .. items .. ' cannot be read')
+    return redis.error_reply('PARTITION a record cannot be read')
   end
   if made_by ~= put and (version or '0') ~= expected then
     conflicts[#conflicts + 1] = i

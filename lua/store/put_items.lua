@@ -95,7 +95,7 @@ for i = 1, MANY do
   local _, version, _, made_by = head_of(records[i] or '')
   if is_other_key and value ~= '' then return { OTHER_KEY } end
   if records[i] and not version then
-    return redis.error_reply('PARTITION a record of ' .. items .. ' cannot be read')
+    return redis.error_reply('PARTITION a record cannot be read')
   end
   if expected ~= '' and made_by ~= put and (version or '0') ~= expected then
     local is_known = string.find(redis.call('HGET', items, '@compared') or '', ARGV[7] .. ' ', 1, true)

@@ -32,7 +32,7 @@ local answer, bytes = { documents_of(state) or '', state.indexed }, 0
 for i = 2, #ARGV do
   local record = redis.call('HGET', items, ARGV[i])
   if not record and redis.call('ZSCORE', order, ARGV[i]) then
-    return redis.error_reply('PARTITION a record of ' .. items .. ' is gone')
+    return redis.error_reply('PARTITION a record is gone')
   end
   answer[#answer + 1] = record or ''
   if has_vectors then
