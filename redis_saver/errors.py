@@ -349,13 +349,18 @@ _STOPPED_REMEDY = (
     "another program overwrote it, or redis_saver has a bug. Restore the thread from a backup, or delete it with "
     "delete_thread(). If no other program writes there, please report this"
 )
-_IN_SCRIPT = re.compile(r"@user_script: ?\d+: -(READONLY|OOM) (.*)$", re.DOTALL)
-_STOPPED = re.compile(
-    r"""(?:user_script|\[string "[^"\n]*"\]):\d+: """
-    r"""(attempt to [^\n]*|bad argument [^\n]*|table index is [^\n]*|'for' [^\n]*)"""
+_PLACE = r'@?(?:user_script|\[string "[^"\n]*"\]): ?[\d?]+: '
+_TEXT = re.compile(
+    rf"(?:ERR )?(?:Error running script \(call to f_[0-9a-f]{{40}}\): )?({_PLACE})*-?('?\w+'?) (.*?)"
+    r"(?: script: (?:[0-9a-f]{40}, )?on @user_script:\d+\.|\nstack traceback:\n.*)?",
+    re.DOTALL,
 )
+"""Error reply of a script: a place if the script raised it, a code, a reason.
+
+Servers say before the code and after the reason which script it was. A reason may end with any name.
+"""
+_STOPPED = re.compile(r"(?:attempt to |bad argument |table index is |'for' )[^\n]*")
 """Error messages of Lua, on all servers. They come from data that no saver stores."""
-_CODE = re.compile(rf"\b({'|'.join(_REMEDIES)}) (.*?)(?: script: [0-9a-f]{{40}}.*)?$", re.DOTALL)
 
 
 def from_reply(reply: Exception, keys: Sequence[bytes], exceptions: Any) -> Exception | None:
@@ -369,10 +374,10 @@ def from_reply(reply: Exception, keys: Sequence[bytes], exceptions: Any) -> Exce
         keys: The keys that the script was called with.
         exceptions: The module of the client's own exceptions.
     """
-    # An owner may call itself something that looks like an error.
-    if not str(reply).startswith("NOTOWNER ") and (match := _IN_SCRIPT.search(str(reply))) is not None:
-        kind = {"READONLY": exceptions.ReadOnlyError, "OOM": exceptions.OutOfMemoryError}[match[1]]
-        return kind(match[2])  # type: ignore[no-any-return]
+    match = _TEXT.fullmatch(str(reply))
+    if match and match[1] and match[2] in ("READONLY", "OOM"):
+        kind = {"READONLY": exceptions.ReadOnlyError, "OOM": exceptions.OutOfMemoryError}[match[2]]
+        return kind(match[3])  # type: ignore[no-any-return]
     return from_text(str(reply), keys)
 
 
@@ -384,20 +389,23 @@ def other_key(keys: Sequence[bytes]) -> KeyMismatch:
 
 def from_text(text: str, keys: Sequence[bytes]) -> RedisSaverError | None:
     """Return the error for the text of an error reply, or None if it is not an error of one of our scripts."""
-    if (match := _CODE.search(text)) is not None:
-        kind, remedy = _REMEDIES[match[1]]
-        reason = match[2]
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        return None
+    code, reason = match[2], match[3]
+    if code in _REMEDIES:
+        kind, remedy = _REMEDIES[code]
         if kind is NotOwner:
             since, _, by = reason.partition(" ")
             return not_owner(since, by, keys[-1])
         if kind is StaleParent:
             reason = f"the newest checkpoint of the namespace is not the parent, but {reason}"
-    elif "WRONGTYPE" in text:
+    elif code == "WRONGTYPE":
         kind, remedy = _REMEDIES["KEYCONFLICT"]
         reason = "a key has another type than the keys of redis_saver"
-    elif (match := _STOPPED.search(text)) is not None:
+    elif match[1] and (stopped := _STOPPED.match(f"{code} {reason}")) is not None:
         kind, remedy = ThreadDamaged, _STOPPED_REMEDY
-        reason = f"the script found data that redis_saver does not store: {match[1]}"
+        reason = f"the script found data that redis_saver does not store: {stopped[0]}"
     else:
         return None
     return kind(f"{printable(reason)} (in {_names_of(keys)}): {remedy}.")

@@ -4,7 +4,7 @@ import gc
 import itertools
 import os
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -116,6 +116,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_sessionfinish() -> None:
     """Unfreeze, as Hypothesis looks for references to its arguments at the end, and cannot find frozen ones."""
     gc.unfreeze()
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print each reason for which tests were skipped, so that a server that is not here is not missed in silence."""
+    skipped = terminalreporter.stats.get("skipped", ())
+    for reason, count in Counter(report.longrepr[-1] for report in skipped).items():
+        terminalreporter.write_line(f"{count} skipped: {reason.removeprefix('Skipped: ')}")
 
 
 def _test(item: pytest.Item) -> tuple[Any, str]:

@@ -84,7 +84,7 @@ local function measured_values(ns, header)
       if place then
         found[#found + 1], found[#found + 2] = i - 1, place
       elseif string.byte(of.flags, i) == 49 and not redis.call('HGET', data, field) then -- '1'; an emptied one is ''
-        gone(data, field)
+        gone(field)
       end
     end
   end
@@ -96,7 +96,7 @@ local checkpoints = newest_first(index, upper, lower, limit)
 local page = { '', chunks.flat, chunks.sizes, values }
 for i = 1, #checkpoints do
   local id, ns, following = unpack(checkpoints[i])
-  local header = read_header(index, data, ns, id) or gone(data, 'c' .. ns .. id)
+  local header = read_header(index, data, ns, id) or gone('c' .. ns .. id)
   local records = pending_writes(index, data, ns, id)
   local writes = is_encrypted and records or heads_of(records)
   page[#page + 1] = { id, ns, header, writes, measured_values(ns, header) }

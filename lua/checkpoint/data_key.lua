@@ -26,7 +26,7 @@ else
   if found.err then return { found.err } end
   local format = string.match(found[2] or '', '^(%d%d?%d?%d?) ')
   if format and tonumber(format) > 2 then -- encrypted partitions have format 2
-    return { 'UNSUPPORTED ' .. data .. ' is of format ' .. format .. ', and this redis_saver knows those up to 2' }
+    return { 'UNSUPPORTED the partition is of format ' .. format .. ', and this redis_saver knows those up to 2' }
   end
   if redis.call('EXISTS', data) == 0 then return false end
   stored = found[1]

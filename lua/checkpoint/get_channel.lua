@@ -34,7 +34,7 @@ for i = 1, #of.flags do
   if names[i] == channel then
     local field, version = value_field(ns, names, tokens, of.slots, i)
     local value = redis.call('HGET', data, field)
-    if not value and string.byte(of.flags, i) == 49 then gone(data, field) end -- '1'
+    if not value and string.byte(of.flags, i) == 49 then gone(field) end -- '1'
     if not value or value == '' then return { id, header, version, '', chunks.flat } end
     read_chunks(data, value, chunks)
     if not is_encrypted then header = string.sub(header, 1, skip(header, 1, 2) - 1) end

@@ -120,7 +120,7 @@ local function seeds_in(of)
       tokens = tokens or unpack_frames(of.tokens)
       local field, token = value_field(ns, names, tokens, of.slots, i)
       local value = redis.call('HGET', data, field)
-      if not value and flag == 49 then gone(data, field) end -- '1'
+      if not value and flag == 49 then gone(field) end -- '1'
       if value and value ~= '' then
         values[channel], fields[channel] = value, field
       elseif not value and not is_unique(token) then

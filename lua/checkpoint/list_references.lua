@@ -30,7 +30,7 @@ local writes = lower == '[c' and redis.call('ZRANGEBYLEX', index, '[w', '(x', 'L
 local page = { meta.rev, meta.format, meta.bytes, redis.call('HSTRLEN', data, '@gc_roots'), writes, chunks.flat }
 local found = fetch(data, members)
 for i = 1, #members do
-  local header = found[i] or error('DAMAGED the header of a checkpoint is gone from ' .. data)
+  local header = found[i] or stop('DAMAGED the header of a checkpoint is gone')
   reading = 'the header of a checkpoint'
   local of = links(header)
   names_in(data, of.names, chunks)

@@ -66,7 +66,7 @@ if state ~= '' and not is_wanted[state] then return false end
 
 local newest, head = newest_first(index, '(i\255', '[i', 1)[1], ''
 if newest then
-  local header = read_header(index, data, newest[2], newest[1]) or gone(data, 'c' .. newest[2] .. newest[1])
+  local header = read_header(index, data, newest[2], newest[1]) or gone('c' .. newest[2] .. newest[1])
   head = string.sub(header, 1, skip(header, 1, 2) - 1)
 end
 return {

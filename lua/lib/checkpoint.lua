@@ -81,7 +81,7 @@ end
 local names_read = {}
 local function names_in(data, field, chunks)
   if not names_read[field] then
-    local packed = redis.call('HGET', data, field) or gone(data, field)
+    local packed = redis.call('HGET', data, field) or gone(field)
     if chunks and not chunks.seen[field] then add_chunk(chunks, field, packed) end
     names_read[field] = split_names(packed)
   end
@@ -107,7 +107,7 @@ local function read_header(index, data, ns, id)
   reading = 'checkpoint ' .. string.sub(id, 1, -2)
   local header = redis.call('HGET', data, 'c' .. ns .. id)
   if not header and redis.call('ZSCORE', index, 'c' .. ns .. id) then
-    error('DAMAGED the header of ' .. reading .. ' is gone from ' .. data)
+    stop('DAMAGED a header is gone, that of ' .. reading)
   end
   return header
 end
@@ -127,7 +127,7 @@ local function read_values(data, ns, header, chunks)
     if values[i] then
       read_chunks(data, values[i], chunks)
     elseif string.byte(of.flags, i) == 49 then -- '1'
-      gone(data, fields[i])
+      gone(fields[i])
     end
   end
   return values
@@ -139,7 +139,7 @@ local function pending_writes(index, data, ns, id)
   local members = redis.call('ZRANGEBYLEX', index, '[' .. from, '(' .. string.sub(from, 1, -2) .. '\1')
   local records, list = fetch(data, members), { size = 0 }
   for i = 1, #members do
-    if not records[i] then error('DAMAGED pending writes of a checkpoint are gone from ' .. data) end
+    if not records[i] then stop('DAMAGED pending writes of a checkpoint are gone') end
     list[2 * i - 1], list[2 * i] = string.sub(members[i], #from + 1), records[i]
     list.size = list.size + #records[i]
   end

@@ -23,9 +23,9 @@ local function fetch(data, fields)
 end
 
 -- Raises the error for a field that is gone.
-local function gone(data, field)
-  local name = string.gsub(field, '[^%w%p ]', '?')
-  error('DAMAGED a stored value is gone from ' .. data .. ': ' .. name .. ', of ' .. reading)
+local function gone(field)
+  local name = string.gsub(field, '[^%w%p]', '?')
+  stop('DAMAGED a stored value is gone: ' .. name .. ', of ' .. reading)
 end
 
 -- Returns true if a stored value is a root. Its first byte is a kind. Other values begin with a digit, or are empty.
@@ -102,7 +102,7 @@ local function read_chunks(data, value, chunks)
         chunks.sizes[#chunks.sizes + 1], chunks.sizes[#chunks.sizes + 2] = wanted[i], size
         chunks.bytes = chunks.bytes + #wanted[i] + 16
       elseif not chunks.lenient then
-        gone(data, wanted[i])
+        gone(wanted[i])
       end
     end
   end

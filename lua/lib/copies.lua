@@ -78,8 +78,8 @@ local function remove_copies(state, fields, now)
   for i = 1, #fields do
     local _, _, _, updated = head_of(records[i] or '')
     if records[i] and (not updated or #updated ~= UPDATED) then
-      local reason = ' is no copy of what a cold store has: it was put into this store itself'
-      return nil, redis.error_reply('KEYCONFLICT an item of ' .. items .. reason)
+      local reason = 'an item is no copy of what a cold store has: it was put into this store itself'
+      return nil, redis.error_reply('KEYCONFLICT ' .. reason)
     end
     if records[i] then there[#there + 1] = fields[i] end
   end

@@ -29,7 +29,7 @@ local function repair_directory()
   local ttl, names, time = -1, {}, redis.call('TIME')
   for _, key in ipairs({ partitions, deadlines, tokens }) do ttl = math.max(ttl, redis.call('PTTL', key)) end
   if ttl < 0 and redis.call('EXISTS', partitions, tokens) == 0 then
-    return nil, redis.error_reply('DIRECTORY two parts of the directory ' .. partitions .. ' are gone')
+    return nil, redis.error_reply('DIRECTORY two parts of the directory are gone')
   end
   for _, key in ipairs({ partitions, deadlines }) do
     for _, name in ipairs(redis.call('ZRANGE', key, 0, -1)) do names[name] = true end

@@ -2,8 +2,13 @@
 
 local reading = 'a stored record' -- named in the error if frames cannot be read
 
+-- Raises an error, without control characters: some servers end a reply at a line break in it, or at a zero byte.
+local function stop(text)
+  error((string.gsub(text, '%c', '?')))
+end
+
 local function damaged()
-  error('DAMAGED ' .. reading .. ' cannot be read')
+  stop('DAMAGED a part cannot be read: ' .. reading)
 end
 
 -- Returns (first, last, next): the positions of the bytes of the frame at pos, and of the next frame.

@@ -32,7 +32,7 @@ local function refused_writer(owner, token, is_required)
   local held, until_then, since, _, _, by = owner_of(redis.call('GET', owner))
   if token ~= '' and token == held then return nil end
   if token == '' and (not held or tonumber(until_then) <= now_in_milliseconds()) then return nil end
-  return redis.error_reply('NOTOWNER ' .. (since or '0') .. ' ' .. (by or ''))
+  return redis.error_reply('NOTOWNER ' .. (since or '0') .. ' ' .. string.gsub(by or '', '%c', '?'))
 end
 
 -- Returns the error reply to a checkpoint whose parent is not the newest of its namespace, or nil. It accepts a

@@ -24,30 +24,30 @@ end
 local function open_partition(text)
   if not text then
     if redis.call('EXISTS', items, order, expiring, namespaces, vectors) == 0 then return nil end
-    return nil, redis.error_reply('PARTITION the state of ' .. items .. ' is gone, while other parts of it are there')
+    return nil, redis.error_reply('PARTITION the state is gone, while other parts of the partition are there')
   end
   local format, first, last, count, checksum, token, announced, ttls, deadline, spaces, deep, indexed =
     string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
   format = format or string.match(text, '^(%d+) ')
   if format and #format < 5 and tonumber(format) > STORE_FORMAT then
     local known = ', and this redis_saver knows those up to ' .. STORE_FORMAT
-    return nil, redis.error_reply('UNSUPPORTED ' .. items .. ' is of format ' .. format .. known)
+    return nil, redis.error_reply('UNSUPPORTED the partition is of format ' .. format .. known)
   end
   -- A double holds 16 digits exactly if the first digit is small.
   if not indexed or not string.find(format, '^[12]$') or string.find(text, string.rep('%d', 17)) then
-    return nil, redis.error_reply('PARTITION the state of ' .. items .. ' cannot be read')
+    return nil, redis.error_reply('PARTITION the state cannot be read')
   end
   local state = {
     format = tonumber(format), first = tonumber(first), last = tonumber(last), count = tonumber(count),
     checksum = tonumber(checksum), token = tonumber(token), announced = tonumber(announced), ttls = tonumber(ttls),
     deadline = tonumber(deadline), spaces = tonumber(spaces), deep = tonumber(deep), indexed = tonumber(indexed),
   }
-  local wrong = redis.call('ZCARD', order) ~= state.count and order
-    or state.ttls > 0 and redis.call('ZCARD', expiring) ~= state.ttls and expiring
-    or state.spaces > 0 and redis.call('HLEN', namespaces) ~= state.spaces and namespaces
-    or state.indexed > 0 and redis.call('HLEN', vectors) ~= state.indexed and vectors
+  local wrong = redis.call('ZCARD', order) ~= state.count and 'order'
+    or state.ttls > 0 and redis.call('ZCARD', expiring) ~= state.ttls and 'expiring'
+    or state.spaces > 0 and redis.call('HLEN', namespaces) ~= state.spaces and 'namespaces'
+    or state.indexed > 0 and redis.call('HLEN', vectors) ~= state.indexed and 'vectors'
   if not wrong then return state end
-  return nil, redis.error_reply('PARTITION the key ' .. wrong .. ' is gone, or is not what ' .. items .. ' says')
+  return nil, redis.error_reply('PARTITION the key ' .. wrong .. ' is gone, or is not what the state says')
 end
 
 -- Returns the time in microseconds, and in milliseconds.
@@ -132,10 +132,18 @@ local function commit(state, changed)
   end
 end
 
--- Removes expired items. Returns (more, gone): `more` is true if more may have expired, `gone` is the number of removed
--- items. If no item is left, state.count is 0.
-local function sweep(state, now)
+-- Returns the error reply of a full server, or false. A full server accepts everything after a script's first write, so
+-- a script that stores values asks this before. It changes nothing.
+local function no_room()
+  local reply = redis.pcall('ZADD', order, 'XX', 0, '')
+  return type(reply) == 'table' and reply.err and reply
+end
+
+-- Removes expired items. Returns (more, gone, full): `more` is true if more may have expired, `gone` is the number of
+-- removed items. If no item is left, state.count is 0. `full` is the result of no_room if the script `stores` values.
+local function sweep(state, now, stores)
   if state.first == 0 or now < state.first then return false, 0 end
+  local full = stores and no_room()
   local fields = redis.call('ZRANGEBYSCORE', expiring, '-inf', text_of(now), 'LIMIT', 0, SWEPT)
   if #fields > 0 then
     remove_items(state, fields)
@@ -144,18 +152,20 @@ local function sweep(state, now)
   end
   state.first = tonumber(redis.call('ZRANGE', expiring, 0, 0, 'WITHSCORES')[2] or 0)
   commit(state, {})
-  return state.first > 0 and state.first <= now, #fields
+  return state.first > 0 and state.first <= now, #fields, full
 end
 
 -- Removes expired items and opens the partition. `text` is its state, if the script has already read it. Returns
 -- (state, reply, micros, now, gone). If the state is nil, the script must return the reply: `nothing` if the partition
 -- has no items, `again` if more items have expired than one call removes, or an error reply. `micros` and `now` are the
--- time in microseconds and milliseconds. `gone` is the number of removed items.
-local function open_swept(again, nothing, text)
+-- time in microseconds and milliseconds. `gone` is the number of removed items. With `stores`, a full server's error is
+-- the reply if it would accept the script's other writes, because items have expired.
+local function open_swept(again, nothing, text, stores)
   local state, problem = open_partition(text or redis.call('HGET', items, '@state'))
   local micros, now = clock()
   if not state then return nil, problem or nothing, micros, now end
-  local more, gone = sweep(state, now)
+  local more, gone, full = sweep(state, now, stores)
+  if full then return nil, full end
   if more then return nil, again end
   if state.count == 0 then return nil, nothing, micros, now end
   return state, nil, micros, now, gone
@@ -165,7 +175,7 @@ end
 local function open_plain(again, nothing)
   local state, reply, micros, now = open_swept(again, nothing)
   if state and state.format == STORE_FORMAT then
-    return nil, redis.error_reply('OTHERKEY ' .. items .. ' is encrypted, and the caller has no encryption=')
+    return nil, redis.error_reply('OTHERKEY the partition is encrypted, and the caller has no encryption=')
   end
   return state, reply, micros, now
 end

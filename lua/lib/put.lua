@@ -156,7 +156,7 @@ local function put_any(index, data, argv, meta, found, is_home, is_tiered)
         if is_new then store_value(field, '', old) end
         kept[i], amended = '1', true
       elseif not is_new and before and held[entries[i]] == '1' then
-        return gone(data, field)
+        return gone(field)
       end
     end
   end

@@ -22,7 +22,7 @@ local function prepare(state, key, token, announced, longest, now, needs_token)
   local wanted = longest == math.huge and '0' or text_of(longest)
   if not state then
     local last_token, last_version = string.match(redis.call('GET', retired) or '0 0', '^(%d+) (%d+)$')
-    if not last_token then return nil, redis.error_reply('PARTITION the key ' .. retired .. ' cannot be read') end
+    if not last_token then return nil, redis.error_reply('PARTITION the key retired cannot be read') end
     if token == '' or tonumber(token) <= tonumber(last_token) then return nil, { NOT_ANNOUNCED, last_token, wanted } end
     state = {
       format = key == '' and 1 or STORE_FORMAT, first = 0, last = tonumber(last_version), count = 0, checksum = 0,

@@ -21,28 +21,28 @@ local function open_thread(index, data, ...)
   local function fail(text) return nil, redis.error_reply(text) end
   local mark = redis.pcall('ZSCORE', index, '')
   if type(mark) == 'table' then
-    return fail('KEYCONFLICT the key ' .. index .. ' is not a sorted set of redis_saver')
+    return fail('KEYCONFLICT the key index is not a sorted set of redis_saver')
   end
   local fields = redis.pcall('HMGET', data, '@state', '@ttl', '@deferred_ttl', ...)
-  if fields.err then return fail('KEYCONFLICT the key ' .. data .. ' is not a hash of redis_saver') end
+  if fields.err then return fail('KEYCONFLICT the key data is not a hash of redis_saver') end
   local state = fields[1]
   if not mark and not state then
     if redis.call('EXISTS', index, data) == 0 then return nil, nil, fields end
-    return fail('KEYCONFLICT the keys ' .. index .. ' and ' .. data .. ' were not written by redis_saver')
+    return fail('KEYCONFLICT the keys were not written by redis_saver')
   end
-  if not mark then return fail('DAMAGED the key ' .. index .. ' is gone while ' .. data .. ' is there') end
-  if not state then return fail('DAMAGED the key ' .. data .. ' is gone while ' .. index .. ' is there') end
+  if not mark then return fail('DAMAGED the key index is gone while data is there') end
+  if not state then return fail('DAMAGED the key data is gone while index is there') end
   local pattern = '^(%d%d?%d?%d?) (%d+) (%d+) (%d+) (%d+) ?(%x*)$'
   local format, rev, bytes, blobs, writes, tag = string.match(state, pattern)
   format = tonumber(format or string.match(state, '^(%d%d?%d?%d?) ') or '') or 0
   if format > FORMAT then
     local known = ', and this redis_saver knows those up to ' .. FORMAT
-    return fail('UNSUPPORTED ' .. data .. ' is of format ' .. format .. known)
+    return fail('UNSUPPORTED the thread is of format ' .. format .. known)
   end
   -- Lua counts exactly with up to 15 digits. The revision is a time in microseconds, with up to 16 digits.
   local is_sound = format > 0 and rev and #rev <= 16 and #bytes <= 15 and #blobs <= 15 and #writes <= 15
   if not is_sound or not is_ttl(fields[2]) or not is_ttl(fields[3]) then
-    return fail('DAMAGED the counters of ' .. data .. ' cannot be read')
+    return fail('DAMAGED the counters of the thread cannot be read')
   end
   bytes, blobs, writes = tonumber(bytes), tonumber(blobs), tonumber(writes)
   local meta = { format = format, rev = rev, bytes = bytes, blobs = blobs, writes = writes, tag = tag }
@@ -56,7 +56,7 @@ end
 local function check_key(data, meta, stored, key)
   local has = meta and stored or ''
   if string.sub(has, 1, 16) == string.sub(key, 1, 16) or not meta and #key > 16 then return nil end
-  return redis.error_reply('OTHERKEY the data key of ' .. data .. ' is not the one that the caller uses')
+  return redis.error_reply('OTHERKEY the data key of the thread is not the one that the caller uses')
 end
 
 -- Sets the deadline of both keys: now + the thread's own TTL, or else the saver's default.

@@ -39,6 +39,14 @@ local function try(expected, name, ...)
   return reply
 end
 
+-- Runs a command that replies with a score, which scripts use as a number. Servers write it in different ways.
+local function try_score(expected, name, ...)
+  local reply = try(nil, name, ...)
+  local score = reply
+  if type(reply) == 'table' then score = reply[2] end -- of the first member
+  if not has_error and tonumber(score) ~= expected then check(name, expected, reply) end
+end
+
 local function language()
   check('string.format', '9007199254740991 000000000000012 7', string.format('%.0f %015.0f %d', 9007199254740991, 12, 7))
   check('numbers', '3 17 5000 8', text_of({ math.floor(7 / 2) .. '', tonumber('17') .. '', '5' * 1000, math.max(8, '7' + 0) }))
@@ -61,7 +69,7 @@ local function core_commands()
   try('0', 'HEXISTS', data, 'none')
   try('1', 'HDEL', data, 'a')
   try('4', 'ZADD', index, 0, '', 0, 'cb', 0, 'ca', 1764271234567891, 'd')
-  try('1764271234567891', 'ZSCORE', index, 'd')
+  try_score(1764271234567891, 'ZSCORE', index, 'd')
   try('1', 'ZREM', index, 'd')
   try('2', 'ZLEXCOUNT', index, '[c', '(d')
   try('cb', 'ZRANGEBYLEX', index, '(ca', '+', 'LIMIT', 0, 1)
@@ -83,8 +91,9 @@ local function more_commands()
   try('3', 'ZADD', index, '1.5', 'a', 2, 'b', 1764271234567891, 'c')
   try('3', 'ZCARD', index)
   try('2', 'ZCOUNT', index, '(1.5', 'inf')
-  try('a 1.5', 'ZRANGE', index, 0, 0, 'WITHSCORES')
+  try_score(1.5, 'ZRANGE', index, 0, 0, 'WITHSCORES')
   try('a', 'ZRANGEBYSCORE', index, '-inf', '(2')
+  -- A store reads the versions of items as text.
   try('c 1764271234567891', 'ZREVRANGE', index, 0, 0, 'WITHSCORES')
   try('b 2', 'ZREVRANGEBYSCORE', index, 2, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)
   try('3', 'ZREMRANGEBYRANK', index, 0, -1)

@@ -29,6 +29,8 @@ local mark, wanted = ARGV[1], ARGV[2]
 --- @include lib/partition
 --- @include lib/documents
 
+local full = no_room()
+if full then return full end
 local state, reply = open_plain(MORE, { '0', '0' })
 if not state then return reply end
 if state.indexed == 0 then return { '0', '0' } end

@@ -28,10 +28,14 @@ local FIRST, EACH = 6, 5
 
 --- @include lib/copies
 
+local fields, writers, copies, full = {}, {}, {}, false
+for i = FIRST, #ARGV, EACH do
+  fields[#fields + 1] = ARGV[i]
+  full = full or ARGV[i + 4] ~= '' and no_room()
+end
+if full then return full end
 local state, reply, micros, now = open_plain(MORE)
 if reply then return reply end
-local fields, writers, copies = {}, {}, {}
-for i = FIRST, #ARGV, EACH do fields[#fields + 1] = ARGV[i] end
 local about, all_sound = redis.call('HMGET', notes, unpack(fields)), true
 for i = 1, #fields do
   local at = FIRST + (i - 1) * EACH

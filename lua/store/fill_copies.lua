@@ -21,7 +21,6 @@
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for this TTL, with a greater token
 -- Errors: OTHERKEY, PARTITION, UNSUPPORTED.
--- Rules: reads.
 
 local items, order, expiring, namespaces, vectors, retired, notes = unpack(KEYS)
 local MORE, NOT_ANNOUNCED = 1, 2
@@ -30,6 +29,8 @@ local FIRST, EACH = 4, 5
 
 --- @include lib/copies
 
+local full = no_room()
+if full then return full end
 local state, reply, micros, now = open_plain(MORE)
 if reply then return reply end
 local last = change_of_miss(miss, now)

@@ -64,7 +64,7 @@ local function free_version(next_free, version)
   return free
 end
 
-local state, reply, micros, now = open_swept({ MORE })
+local state, reply, micros, now = open_swept({ MORE }, nil, nil, true)
 if reply then return reply end
 if state and not documents[1] and documents_of(state) then return { DOCUMENTED } end
 if has_other_key(state, key) then return { OTHER_KEY } end
@@ -77,7 +77,7 @@ for i = 1, #fields do
   local _, expected, _, _, ttl, deadline, put = unpack(ARGV, FIRST + (i - 1) * EACH, FIRST + i * EACH - 1)
   local _, version, _, made_by = head_of(records[i] or '')
   if records[i] and not version then
-    return redis.error_reply('PARTITION a record of ' .. items .. ' cannot be read')
+    return redis.error_reply('PARTITION a record cannot be read')
   end
   if made_by ~= put and (version or '0') ~= expected then
     conflicts[#conflicts + 1] = i

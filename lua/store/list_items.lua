@@ -36,7 +36,7 @@ local bytes = 0
 for i = 1, #some, 2 do
   local record = some[i + 1]
   if is_whole then record = redis.call('HGET', items, some[i]) end
-  if not record then return redis.error_reply('PARTITION a record of ' .. items .. ' is gone') end
+  if not record then return redis.error_reply('PARTITION a record is gone') end
   page[#page + 1], page[#page + 2] = some[i], record
   bytes = bytes + #some[i] + #record
   if is_indexed then

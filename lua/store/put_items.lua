@@ -76,15 +76,18 @@ end
 --- @include lib/store_items
 --- @include lib/documents
 
-local state, reply, micros, now = open_swept({ MORE })
+local fields, is_put = {}, false
+for i = 1, MANY do
+  fields[i] = ARGV[FIRST + (i - 1) * EACH]
+  is_put = is_put or ARGV[FIRST + (i - 1) * EACH + 4] ~= ''
+end
+local state, reply, micros, now = open_swept({ MORE }, nil, nil, is_put)
 if reply then return reply end
 local mark = state and documents_of(state)
 if mark and not documents[1] then return { DOCUMENTED } end
 
 -- Check, before anything is written.
-local fields = {}
-for i = 1, MANY do fields[i] = ARGV[FIRST + (i - 1) * EACH] end
-local records, longest, is_put, is_compared = redis.call('HMGET', items, unpack(fields)), 0, false, false
+local records, longest, is_compared = redis.call('HMGET', items, unpack(fields)), 0, false
 local is_other_key = has_other_key(state, key)
 for i = 1, MANY do
   local at = FIRST + (i - 1) * EACH
@@ -92,7 +95,7 @@ for i = 1, MANY do
   local _, version, _, made_by = head_of(records[i] or '')
   if is_other_key and value ~= '' then return { OTHER_KEY } end
   if records[i] and not version then
-    return redis.error_reply('PARTITION a record of ' .. items .. ' cannot be read')
+    return redis.error_reply('PARTITION a record cannot be read')
   end
   if expected ~= '' and made_by ~= put and (version or '0') ~= expected then
     local is_known = string.find(redis.call('HGET', items, '@compared') or '', ARGV[7] .. ' ', 1, true)
@@ -100,7 +103,6 @@ for i = 1, MANY do
   end
   is_compared = is_compared or expected ~= ''
   if value ~= '' then
-    is_put = true
     if ttl == '0' then longest = math.huge else longest = math.max(longest, tonumber(ttl)) end
   end
 end

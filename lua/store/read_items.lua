@@ -32,13 +32,13 @@ local answer, bytes = { documents_of(state) or '', state.indexed }, 0
 for i = 2, #ARGV do
   local record = redis.call('HGET', items, ARGV[i])
   if not record and redis.call('ZSCORE', order, ARGV[i]) then
-    return redis.error_reply('PARTITION a record of ' .. items .. ' is gone')
+    return redis.error_reply('PARTITION a record is gone')
   end
   answer[#answer + 1] = record or ''
   if has_vectors then
     answer[#answer + 1] = redis.call('HGET', vectors, ARGV[i]) or ''
   else
-    answer[#answer + 1] = record and redis.call('ZSCORE', expiring, ARGV[i]) or '0'
+    answer[#answer + 1] = text_of(record and redis.call('ZSCORE', expiring, ARGV[i]) or 0)
     bytes = bytes + #answer[#answer - 1]
     if bytes > BYTES then break end
   end

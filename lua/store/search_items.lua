@@ -80,7 +80,7 @@ end
 local page, bytes = { token, next_below, passed }, 0
 for i = 1, #fields do
   local record = records[i] or redis.call('HGET', items, fields[i])
-  if not record then return redis.error_reply('PARTITION a record of ' .. items .. ' is gone') end
+  if not record then return redis.error_reply('PARTITION a record is gone') end
   page[#page + 1], page[#page + 2] = fields[i], record
   bytes = bytes + #fields[i] + #record
   if bytes > BYTES and i < #fields then

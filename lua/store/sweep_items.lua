@@ -41,7 +41,7 @@ elseif state then
 end
 if state and state.count > 0 then return { more and 1 or 0, gone, state.count, '0' } end
 local last_token, last_version = string.match(redis.call('GET', retired) or '0 0', '^(%d+) (%d+)$')
-if not last_token then return redis.error_reply('PARTITION the key ' .. retired .. ' cannot be read') end
+if not last_token then return redis.error_reply('PARTITION the key retired cannot be read') end
 local refused = text_of(math.max(token, tonumber(last_token)))
 if refused ~= '0' then redis.call('SET', retired, refused .. ' ' .. last_version, 'PX', RETIRED) end
 return { 0, gone, 0, refused }

@@ -34,9 +34,8 @@ if redis.call('HGET', lease, 'token') ~= token then return ENDED end
 local meta, problem = open_thread(index, data)
 if problem then return problem end
 if #ARGV == 5 and not meta then return ABSENT end
--- A full server accepts this write, and then also the others of the script.
-if last == '1' then redis.call('UNLINK', lease) else redis.call('HDEL', lease, '') end
 if #ARGV == 5 then
+  redis.call('UNLINK', lease) -- a full server accepts this write, and then the other one
   redis.call('HSET', data, '@has_latest' .. newest, token)
   return FILLED
 end
@@ -50,9 +49,10 @@ for i = 1, #members do
 end
 local argv = {}
 for i = 6 + 3 * n, #ARGV do argv[#argv + 1] = ARGV[i] end
-local reply = put_checkpoint(index, data, argv, not meta, true)
+local reply = put_checkpoint(index, data, argv, not meta, true) -- a full server refuses its first write
 if reply.err then return reply end
-if reply[4] then return redis.error_reply('DAMAGED the checkpoint that was to fill ' .. data .. ' lacks values') end
+if reply[4] then return redis.error_reply('DAMAGED the checkpoint that was to fill the thread lacks values') end
+if last == '1' then redis.call('UNLINK', lease) end
 meta, problem = open_thread(index, data)
 if problem then return problem end
 meta.bytes, meta.writes = meta.bytes - bytes, meta.writes - count

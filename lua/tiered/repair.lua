@@ -25,7 +25,7 @@ if not meta and not problem then return GIVEN_UP end
 if problem and not string.find(problem.err, '^DAMAGED') then return problem end
 if in_cold ~= '1' and redis.call('EXISTS', intents) == 0 and redis.call('HEXISTS', data, '@cold_backed') == 0 then
   if redis.call('EXISTS', data) == 0 then return ASK_COLD end
-  return problem or redis.error_reply('DAMAGED what is left of the thread in ' .. data .. ' is not whole')
+  return problem or redis.error_reply('DAMAGED what is left of the thread is not whole')
 end
 redis.call('UNLINK', index, data)
 return GIVEN_UP

@@ -55,8 +55,8 @@ def _stats(servers: Servers, *, watch: bool = False, as_json: bool = JSON) -> in
             rows = [(name.replace("_", " "), *_cells(past[name], watch=watch)) for name in names]
             clear()
             screen.table(("", "now", "change", "trend") if watch else ("", ""), rows, whole=("", "change", "trend"))
-            for right in answers.refused:
-                screen.note(f"this user may not call {right.replace('|', ' ').upper()}")
+            for finding in answers.unanswered():
+                screen.note(finding.what)
     return 0
 
 

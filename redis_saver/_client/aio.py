@@ -234,9 +234,13 @@ class Batcher:
             return await self._carried(link.refused(request, error))
 
     async def _carried(self, exchange: Exchange[T]) -> T:
-        if not self._opened:
-            await self.open()
-        return await arun(exchange, self._carry_out)
+        try:
+            if not self._opened:
+                await self.open()
+            return await arun(exchange, self._carry_out)
+        except self.link.failures as error:
+            clients.check_knows_hello(error)
+            raise
 
     async def _carry_out(self, verb: Send | Together | Sleep) -> Any:
         if isinstance(verb, Sleep):

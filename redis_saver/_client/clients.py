@@ -43,6 +43,7 @@ UNLIMITED = 2**31
 SOCKET_TIMEOUT = 5
 """Default timeout of a client from a URL, for connecting and for replies, in seconds. (redis-py before 8 has none.)"""
 _UNKNOWN = re.compile(r"(?:unexpected keyword argument|has no option) '(\w+)'")
+_NO_HELLO = re.compile(r"(?:ERR )?(?:unknown|unsupported) command\W+hello\b", re.IGNORECASE)
 _MAJOR = int(redis.__version__.partition(".")[0])
 _memory: dict[str, Any] = {}
 
@@ -79,6 +80,9 @@ def connect(url: str, *, asynchronous: bool, **options: Any) -> Any:
         client = connecting(parsed, asynchronous, settings)
         if parsed.kind != "cluster":  # refuse unknown options now, not at the first call
             client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)
+    except redis.RedisClusterException as error:
+        check_knows_hello(error)
+        raise
     except (TypeError, ValueError) as error:  # redis-py does not know an option or its value
         why = str(error)
     else:
@@ -304,6 +308,23 @@ def failures_of(client: Any) -> tuple[type[Exception], ...]:
 def existing(module: Any, names: Sequence[str]) -> list[type[Exception]]:
     """Return the exceptions with these names that this version of redis-py or valkey-py has."""
     return [getattr(module, name) for name in names if hasattr(module, name)]
+
+
+def check_knows_hello(error: Exception) -> None:
+    """Refuse a server that replied to HELLO, which clients may send first, that it does not know the command.
+
+    The server's own message may repeat the password that came with HELLO, so it is left out.
+
+    Raises:
+        UnsupportedServer: The server does not know HELLO.
+    """
+    # redis-py says "Cluster mode is not enabled" instead, as the cause of its error.
+    if any(_NO_HELLO.match(str(each)) for each in (error, getattr(error.__cause__, "__context__", None))):
+        oldest = " or ".join(f"{name} {major}.{minor}" for name, (major, minor) in OLDEST.items())
+        raise UnsupportedServer(
+            f"the server does not know the command HELLO: redis_saver needs {oldest}, or newer. Update the server, or "
+            "use another one. If a proxy is in between, connect to the server itself"
+        ) from None
 
 
 def check_version(hello: Any) -> None:

@@ -111,11 +111,12 @@ class Link:
         final = ("AuthenticationError", "AuthorizationError", "MaxConnectionsError", "ExternalAuthProviderError")
         self.final: tuple[type[Exception], ...] = (RedisSaverError, *clients.existing(module, final))
         """Errors that a retry would raise again: no connection is free, or a password is wrong."""
-        self._failures: tuple[type[Exception], ...] = clients.failures_of(client)
+        self.failures: tuple[type[Exception], ...] = clients.failures_of(client)
+        """Errors that the client raises if the server or the network fails."""
         self._retried_alone: tuple[type[Exception], ...] = (module.ResponseError,)
         if self.is_cluster:
-            self._failures += self.passing
-            self._retried_alone += self._failures
+            self.failures += self.passing
+            self._retried_alone += self.failures
 
     def node_of(self, key: bytes | None) -> Any:
         """Return the node that serves a key, or None for a single server, and while the client reloads its slots."""
@@ -123,7 +124,7 @@ class Link:
             return None
         try:
             return self.client.get_node_from_key(key)
-        except self._failures:
+        except self.failures:
             return None
 
     def travels(self, request: Request) -> bool:
@@ -187,9 +188,10 @@ class Link:
             commands = _commands([requests[position] for position in positions], with_source)
             try:
                 answers = yield Together(commands, node)
-            except self._failures as failure:
+            except self.failures as failure:
                 if not self.rules.repeats_late and isinstance(failure, self.exceptions.TimeoutError):
                     raise  # also to callers of this turn whose requests were not sent yet
+                clients.check_knows_hello(failure)
                 _LOG.info("a pipeline of %d calls failed; each is sent again: %s", len(commands), error_text(failure))
                 answers = [failure] * len(commands)
             unknown = []

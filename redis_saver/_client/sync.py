@@ -11,9 +11,9 @@ from typing import Any
 from redis_saver._client import clients
 from redis_saver._client.asking import ask_all
 from redis_saver._client.base import RedisDriver
-from redis_saver._client.link import Link, Send, Together
+from redis_saver._client.link import Exchange, Link, Send, Together
 from redis_saver._common import forks
-from redis_saver._engine.requests import Ask, AskAll, Call, Request, Sleep
+from redis_saver._engine.requests import Ask, AskAll, Call, Request, Sleep, T
 from redis_saver._engine.runner import BlockingDriver, run
 from redis_saver._engine.stats import size_of_reply
 
@@ -69,7 +69,7 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
 
     def check_version(self) -> None:
         """Ask every server for its version."""
-        run(self.link.check_version(), self._carry_out)
+        self._carried(self.link.check_version())
 
     async def acheck_version(self) -> None:
         """`check_version` for asyncio."""
@@ -85,7 +85,7 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
             return ask_all(request.questions)
         link = self._link or self.link
         if type(request) is not Call or not link.is_plain or link.is_cluster:
-            return run(link.answer(request), self._carry_out)
+            return self._carried(link.answer(request))
         # The common case of `Link.answer`, in fewer steps.
         command = ("EVALSHA", request.script.sha, len(request.keys), *request.keys, *request.arguments)
         traffic, size = self.traffic, sum(map(length_hint, command))
@@ -94,10 +94,17 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
         try:
             reply = link.client.execute_command(*command, **link.options)
         except link.exceptions.ResponseError as error:
-            return run(link.refused(request, error), self._carry_out)
+            return self._carried(link.refused(request, error))
         size = size_of_reply(reply)
         traffic.bytes_received += size
         return reply
+
+    def _carried(self, exchange: Exchange[T]) -> T:
+        try:
+            return run(exchange, self._carry_out)
+        except self.link.failures as error:
+            clients.check_knows_hello(error)
+            raise
 
     def _carry_out(self, verb: Send | Together | Sleep) -> Any:
         if isinstance(verb, Sleep):

@@ -15,7 +15,7 @@ from redis_saver._checkpoint.listing import mapped, scan_keys
 from redis_saver._checkpoint.saver import context_of, driver_of
 from redis_saver._checkpoint.threads import ANY, ThreadInfo
 from redis_saver._common import times
-from redis_saver._common.display import printable
+from redis_saver._common.display import error_text, printable
 from redis_saver._common.names import DIRTY, Keyspace
 from redis_saver._engine import probe
 from redis_saver._engine.requests import Batch, Call, Command, Operation, Request, ToEach
@@ -133,8 +133,8 @@ class Answers:
     def __init__(self, saver: Any) -> None:
         """Ask the servers of a saver of Redis."""
         self._driver = driver_of(saver)
-        self.refused: dict[str, None] = {}
-        """Commands, as an ACL names them, that the server refused: the user may not call them, or it lacks them."""
+        self.refused: dict[str, str] = {}
+        """The server's error for each refused command, as an ACL names it. Empty if the user may not call it."""
 
     def busy_slots(self) -> dict[int, float]:
         """Return slots of a cluster that had much of their primary's traffic, with the share of its bytes.
@@ -164,11 +164,24 @@ class Answers:
         try:
             return self._driver.request(request)
         except Exception as error:  # each client has classes of its own
-            if not any(kind.__name__ == "ResponseError" for kind in type(error).__mro__):
+            kinds = {kind.__name__ for kind in type(error).__mro__}
+            if "ResponseError" not in kinds:
                 raise
-            if "key" not in str(error):  # else the user may call it for other keys
-                self.refused["|".join(map(str.lower, command[:2]))] = None
+            lacks_right = "NoPermissionError" in kinds
+            if not lacks_right or "key" not in str(error):  # else the user may call it for other keys
+                self.refused["|".join(map(str.lower, command[:2]))] = "" if lacks_right else error_text(error)
             return None
+
+    def unanswered(self) -> Iterator[Finding]:
+        """Yield a finding for each refused command."""
+        for right, error in self.refused.items():
+            name = right.replace("|", " ").upper()
+            if error:
+                yield _info(
+                    "server", f"the server refuses {name} ({error})", "docs/servers.md says what is known of servers"
+                )
+            else:
+                yield _info("rights", f"this user may not call {name}", f"allow +{right}, or use another user")
 
     def numbers(self) -> dict[str, int]:
         """Return numbers of INFO that are known, added up over all servers."""
@@ -238,9 +251,7 @@ def of_all_else(answers: Answers, threads: Overview, prefix: str, prefixes: Iter
     for (slot, share), there in threads.busy.items():
         what = f"slot {slot} had {share:.0%} of its primary's traffic: {', '.join(map(named, there[:MAX_NAMED]))}"
         rows.append((True, _info("busy threads", what, "docs/limits.md has the cost of each call")))
-    for right in answers.refused:
-        what = f"this user may not call {right.replace('|', ' ').upper()}, so that was not checked"
-        rows.append((True, _info("rights", what, f"allow +{right}, or use another user")))
+    rows += [(True, one._replace(what=f"{one.what}, so that was not checked")) for one in answers.unanswered()]
     yield from (finding for holds, finding in rows if holds)
 
 
@@ -401,7 +412,7 @@ class Part:
     """`threads`, `store`, `cache` or `other`."""
     keys: int = 0
     memory: int | None = None
-    """Estimated bytes. None if the user may not call MEMORY USAGE for such keys."""
+    """Estimated bytes. None if the server does not answer MEMORY USAGE for such keys."""
     sample: list[bytes] = field(default_factory=list)
 
 

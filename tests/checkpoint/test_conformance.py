@@ -12,6 +12,7 @@ import pytest
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import ALL_CAPABILITIES
 from langgraph.checkpoint.memory import InMemorySaver
+from tests.support.servers import TARGETS, releases
 from tests.support.uniform import Target
 
 PROPOSED = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "upstream" / "conformance_proposals.py"))
@@ -20,6 +21,7 @@ KEEP, AT_MOST = 3, 3 + 32
 
 @pytest.mark.everywhere
 @pytest.mark.encrypted_too
+@pytest.mark.parametrize("target_name", [*TARGETS, *releases()])
 async def test_conformance_is_full(target: Target) -> None:
     @checkpointer_test(name=target.prefix)
     async def factory() -> AsyncGenerator[Any, None]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,14 +15,25 @@ from tests.support.factories import checkpoint, config, put
 from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
-from tests.support.servers import url_of
+from tests.support.growing import outcome
+from tests.support.servers import TARGETS, releases, url_of
 from tests.support.tiering import flushed_until
-from tests.support.uniform import Uniform
+from tests.support.uniform import Target, Uniform
 
-from redis_saver import Limits, RedisSaver, TieredSaver
-from redis_saver._common import display
+from redis_saver import (
+    KeyConflict,
+    Limits,
+    NotOwner,
+    RedisSaver,
+    StoreDamaged,
+    ThreadDamaged,
+    TieredSaver,
+    UnsupportedFormat,
+)
 from redis_saver._cli.main import main
 from redis_saver._client import clients
+from redis_saver._common import display, names
+from redis_saver._common.names import Keyspace
 from redis_saver.errors import RedisSaverError
 
 HOSTILE = {
@@ -178,3 +190,55 @@ def test_displayed_text_is_printable(text: str, show: Callable[[str], str]) -> N
     if show is display.shown and len(text) <= display.MAX_NAME:
         assert eval(said) == text  # a short name can be read back from its text
     assert display.sentence("{!r} and {}", text, "x") == f"{display.shown(text)} and x"
+
+
+IN_REPLIES = {
+    "zero": "a\0b",
+    "lines": "a\r\nb",
+    "a script": f"a script: {'0' * 40}, on @user_script:1.",
+    "Valkey's script": "a script: on @user_script:1.",
+    "a place": "@user_script:1: -OOM a",
+    "a code": "NOTOWNER 1 WRONGTYPE READONLY a",
+    "a traceback": "a\nstack traceback:\nb",
+}
+"""Names that look like a part of an error reply. Servers cut such a reply at a zero byte, and some at a line break."""
+
+
+@pytest.mark.parametrize("target_name", [*(name for name in TARGETS if name not in ("cluster", "lua54")), *releases()])
+@pytest.mark.parametrize("look", IN_REPLIES)
+@pytest.mark.by_turns
+async def test_a_name_in_an_error_reply_hides_nothing(target: Target, look: str) -> None:
+    name, raw = IN_REPLIES[look], target.raw
+    saver, store = target.uniform(cache_bytes=0), target.store()
+    newest = await put(saver, config(name), {name: 1}, checkpoint_id=name)
+    index, data = Keyspace(target.prefix).keys(name)
+    fields = raw.hgetall(data)
+    header = b"c" + names.component("") + names.component(name)
+    (value,) = (field for field in fields if field.startswith(b"b"))
+
+    async def said(call: Awaitable[Any], kind: type[Exception], text: str) -> None:
+        error = await outcome(call)
+        assert type(error) is kind, error
+        assert re.fullmatch(rf"{text} \(in '.*'\): .*\.", str(error)), error
+
+    async with saver.saver.own(name, by="first") as old, target.uniform().saver.own(name, by=name, on_busy="take"):
+        error = await outcome(put(saver, old, {"n": 1}))
+    assert type(error) is NotOwner and error.since is not None and "End this run" in str(error)
+    assert error.by and display.printable(name).startswith(error.by)
+    raw.hdel(data, value)
+    await said(saver.get_tuple(newest), ThreadDamaged, "a stored value is gone: .*, of checkpoint .*")
+    raw.hset(data, mapping={value: fields[value], header: b"x"})
+    await said(saver.get_tuple(newest), ThreadDamaged, "a part cannot be read: checkpoint .*")
+    raw.hdel(data, header)
+    await said(saver.get_tuple(newest), ThreadDamaged, "a header is gone, that of checkpoint .*")
+    raw.hset(data, mapping={header: fields[header], "@state": b"999" + fields[b"@state"]})
+    await said(saver.get_tuple(newest), UnsupportedFormat, r"the thread is of format 999\d, and .* up to \d")
+    raw.delete(index)
+    raw.hset(data, "@state", fields[b"@state"])
+    await said(saver.get_tuple(newest), ThreadDamaged, "the key index is gone while data is there")
+    raw.set(index, "of another program")
+    await said(saver.get_tuple(newest), KeyConflict, "the key index is not a sorted set of redis_saver")
+    label = re.sub(r"[.\0]", "", name)  # LangGraph refuses these two
+    await store.put((label, "u"), "k", {"n": 1})
+    raw.delete(*(key for key in target.keys() if key.endswith(b":order")))
+    await said(store.search((label, "u")), StoreDamaged, "the key order is gone, or is not what the state says")

@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import time
+import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 from tests.support.acl import acl_rule
+from tests.support.factories import config, late_id, put
 from tests.support.lua_server import LuaServer
-from tests.support.servers import Server, url_of
+from tests.support.servers import RELEASES, TARGETS, Server, releases, url_of
 from tests.support.uniform import Target
+from tests.support.wrappers import ran
 
-from redis_saver import RedisSaver, UnsupportedServer
+from redis_saver import AsyncRedisCache, RedisCache, RedisSaver, UnsupportedServer
 from redis_saver._checkpoint.saver import driver_of
 from redis_saver._cli.main import main
 from redis_saver._engine import probe
+from redis_saver._store import writing
 
 NO_COMMAND = b"ERR unknown command"
+_SCORES = b"""
+for _, name in ipairs({ 'call', 'pcall' }) do
+  local run = redis[name]
+  redis[name] = function(command, ...)
+    local reply = run(command, ...)
+    return command == 'ZSCORE' and type(reply) == 'string' and string.format('%s', reply) or reply
+  end
+end"""
+"""Writes the score of ZSCORE in another way."""
+NO_HELLO = {
+    "faults": {"HELLO": NO_COMMAND + b" `HELLO`, with args beginning with: `3`, `AUTH`, `default`, `hunter2`, "}
+}
+"""Redis 5, which repeats a password."""
 UNFIT: dict[str, tuple[dict[str, Any], str]] = {
+    "no HELLO": (NO_HELLO, "does not know the command HELLO: redis_saver needs redis 6.2 or"),
     "no EVALSHA": ({"faults": {"EVALSHA": NO_COMMAND + b" 'EVALSHA'"}}, "runs no Lua scripts.*--lua"),
     "no Lua in Garnet": (
         {"faults": {"EVALSHA": b"ERR This instance has Lua scripting support disabled"}},
@@ -43,6 +65,7 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
         },
         "string.format",
     ),
+    "short scores": ({"prelude": _SCORES % b"%.6g"}, r"ZSCORE: 1\.76427e\+15;?"),
     "floats for integers": ({"prelude": b"math.floor = function(x) return x // 1 + 0.0 end"}, "numbers: 3.0 17"),
     "integers of 32 bits": ({"bits": 32}, "replies: .*9007199254740992"),
 }
@@ -62,6 +85,7 @@ def unfit() -> Iterator[Callable[..., LuaServer]]:
 
 
 @pytest.mark.everywhere
+@pytest.mark.parametrize("target_name", [*TARGETS, *releases()])
 async def test_a_supported_server_passes_and_keeps_nothing(target: Target) -> None:
     saver = target.uniform()
     await saver.setup()
@@ -69,6 +93,11 @@ async def test_a_supported_server_passes_and_keeps_nothing(target: Target) -> No
     with RedisSaver.from_conn_string(target.url, prefix=target.prefix) as blocking:
         assert driver_of(blocking).run(probe.probe(target.prefix, everything=True)) == ("", [])
     assert target.keys() == []
+    if target.name in RELEASES:
+        info = target.raw.info("server")
+        kind = "Valkey" if "valkey_version" in info else "Redis"
+        version = info.get("valkey_version", info["redis_version"])
+        assert f"{kind} {version}.".startswith(RELEASES[target.name].replace("Stack ", "") + ".")
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
@@ -87,6 +116,22 @@ def test_setup_takes_two_round_trips() -> None:
         assert saver.stats().round_trips - before == 2
 
 
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+async def test_scripts_use_scores_as_numbers(flavour: str, unfit: Any) -> None:
+    target = Target("redis", flavour, unfit(prelude=_SCORES % b"%.1f").url, f"scores{os.getpid()}")
+    saver, store = target.uniform(), target.store()
+    await saver.setup()
+    await store.setup()
+    newest = await put(saver, config(), {"n": 1})
+    assert await saver.get_tuple(newest) is not None
+    await store.put(("a", "b"), "k", {"n": 1}, ttl=5)
+    context = store.saver._context
+    place = context.places.of(("a", "b"))
+    (item,) = await ran(store, writing.read_items(context, place.partition, [place.field(context.places.key("k"))]))
+    assert 0 < item.expires_at / 1000 - time.time() <= 300
+    await target.close()
+
+
 @pytest.mark.parametrize("what", UNFIT)
 @pytest.mark.parametrize("flavour", ["sync", "async"])
 async def test_setup_refuses_a_server_that(what: str, flavour: str, unfit: Any) -> None:
@@ -96,6 +141,46 @@ async def test_setup_refuses_a_server_that(what: str, flavour: str, unfit: Any) 
         with pytest.raises(UnsupportedServer, match=message):
             await made.setup()
     await target.close()
+
+
+@pytest.mark.parametrize("options", ["", "?protocol=2"])
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+async def test_a_server_without_hello_is_named_whatever_makes_the_client(
+    flavour: str, options: str, unfit: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = unfit(**NO_HELLO).url
+    target = Target("redis", flavour, url + options, "p")
+    module: Any = redis.asyncio if flavour == "async" else redis
+    own = module.Redis.from_url(url + options, **({} if options else {"password": "hunter2", "protocol": 3}))
+    caches: dict[str, Any] = {"sync": RedisCache, "async": AsyncRedisCache}
+    calls = [target.uniform().setup, target.uniform(client=own).setup, caches[flavour](own).asetup]
+    saved = config(checkpoint_id=late_id(1))
+    if not options:  # each call begins with HELLO
+        calls.append(partial(target.uniform().get_tuple, config()))
+        calls.append(partial(target.uniform(client=own, min_replicas=1).put_writes, saved, [("n", 1)], "task"))
+        calls.append(partial(target.uniform(client=own).threads))
+    for call in calls:
+        with pytest.raises(UnsupportedServer, match="HELLO.*Update the server") as caught:
+            await call()
+        assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+    assert "hunter2" not in caplog.text
+    await own.aclose() if flavour == "async" else own.close()
+    await target.close()
+
+
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+async def test_a_cluster_without_hello_is_named(flavour: str, unfit: Any) -> None:
+    url = unfit(**NO_HELLO).url.replace("redis://", "redis+cluster://") + "?protocol=3"
+    target = Target("cluster", flavour, unfit().url, "p")
+    with pytest.raises(UnsupportedServer, match="HELLO"):
+        await target.uniform(client=target.client(url=url)).setup()
+    await target.close()
+
+
+def test_the_command_line_names_a_server_without_hello(unfit: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("doctor", "stats", "threads"):
+        assert main([command, "--redis", unfit(**NO_HELLO).url]) == 2
+        assert re.fullmatch("redis-saver: the server does not know the command HELLO.*\n", capsys.readouterr().err)
 
 
 def test_other_errors_pass_unchanged(unfit: Any) -> None:
@@ -153,6 +238,11 @@ DOCTOR: dict[str, tuple[dict[str, Any], int, str]] = {
     "few arguments": ({"max_arguments": 1000}, 1, "error +scripts.*too many arguments.*raise its limit"),
     "no rights to SET": ({"faults": {"script SET": b"NOPERM no"}}, 0, "info +rights +SET: NOPERM no"),
     "no ZREVRANGE": ({"faults": {"script ZREVRANGE": NO_COMMAND}}, 1, "error +scripts +ZREVRANGE.*lacks the command"),
+    "no ACL WHOAMI": (
+        {"faults": {"ACL": b"ERR unknown subcommand 'WHOAMI'. Try ACL HELP. NOPERM"}},
+        0,
+        r"server +the server refuses ACL WHOAMI \(ResponseError: unknown subcommand",
+    ),
     "a replica": ({"faults": {"script HSET": b"READONLY no"}}, 0, "info +scripts +writes were not tried: READONLY"),
 }
 
@@ -163,3 +253,19 @@ def test_doctor_reports(what: str, unfit: Any, capsys: pytest.CaptureFixture[str
     assert main(["doctor", "--redis", unfit(**options).url, "--prefix", "p"]) == code
     out = " ".join(capsys.readouterr().out.split())
     assert re.search(text, out), out
+
+
+REFUSED = {
+    NO_COMMAND + b" 'INFO'": ("server", "the server refuses INFO (ResponseError: unknown command 'INFO')"),
+    b"NOPERM this user has no permissions to run the 'info' command": ("rights", "this user may not call INFO"),
+}
+
+
+@pytest.mark.parametrize("reply", REFUSED)
+def test_a_missing_command_is_no_missing_right(reply: bytes, unfit: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    url, (about, what) = unfit(faults={"INFO": reply}).url, REFUSED[reply]
+    assert main(["doctor", "--redis", url, "--prefix", "p", "--json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["what"] for one in found if one["about"] == about] == [what + ", so that was not checked"]
+    assert main(["stats", "--redis", url, "--prefix", "p"]) == 0
+    assert capsys.readouterr().err == what + "\n"

@@ -106,10 +106,10 @@ async def test_a_user_without_rights_sees_what_it_may() -> None:
         text = (await client.get("/server")).text
         for right in ("INFO", "ACL WHOAMI", "SLOWLOG GET", "MEMORY USAGE"):
             assert f"this user may not call {right}, so" in text
-        assert "A dash: this user may not" in text and counts(text)["All"][0] == 1
+        assert "A dash: the server does not" in text and counts(text)["All"][0] == 1
         raw.execute_command("ACL", "SETUSER", "reader", "+memory|usage")
         text = (await client.get("/server")).text
-    assert "may not call MEMORY USAGE, so" not in text and "A dash: this user may not" in text
+    assert "may not call MEMORY USAGE, so" not in text and "A dash: the server does not" in text
     memory = dict(re.findall(r'<td class="name">(\w+)</td><td>threads</td><td[^>]*>2</td><td[^>]*>([^<]*)<', text))
     assert memory["other"] == "-" and re.fullmatch(r"[\d.]+ k?B", memory["langgraph"])
     server.stop()

@@ -541,7 +541,7 @@ def test_a_damaged_source_partition_does_not_stop_others(places: Places, here: s
     put(there, "a", {}, namespace=("memories", "good"))
     damage(there, ("memories", "bad"))
     ran = Ran("migrate", there, here, "--store")
-    assert ran.code == 1 and ran.err.startswith("failed: ") and ":order is gone" in ran.err
+    assert ran.code == 1 and ran.err.startswith("failed: ") and "order is gone" in ran.err
     assert [one[0] for one in all_of(here)] == [("memories", "good", "/", "a")]
 
 
@@ -580,7 +580,7 @@ def test_a_damaged_target_partition_does_not_stop_others(
     failed = 2 if damaged_when == "before" else 1
     assert (report.written, report.unchanged, report.failed, report.conflicts) == (4, 2 - failed, failed, 0)
     assert len(report.problems) == failed
-    assert all("'bad')" in said and ":order is gone" in said for said in report.problems)
+    assert all("'bad')" in said and "order is gone" in said for said in report.problems)
     assert [value_of(here, key, users[at]) for at in (0, 2) for key in "xy"] == [{"n": 1}] * 4
 
 
@@ -590,7 +590,7 @@ def test_a_missing_record_is_reported_as_damage(places: Places, here: str) -> No
     put(there, "b", {})
     damage(there, MEMORIES, record="a")
     ran = Ran("migrate", there, here, "--store")
-    assert ran.code == 1 and ran.err.startswith("failed: ") and "a record of" in ran.err and "is gone" in ran.err
+    assert ran.code == 1 and ran.err.startswith("failed: ") and "a record is gone" in ran.err
 
 
 # -- files

