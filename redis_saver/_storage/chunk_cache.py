@@ -25,7 +25,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from redis_saver._common import config, forks
 from redis_saver._common.bounded_cache import BoundedCache
-from redis_saver._serde.elements import snapshot_start
+from redis_saver._serde.fingerprint import snapshot_start
 from redis_saver._storage.chunks import Stored, Write, head_of, right_edge
 
 CACHE_BYTES = 64 * 2**20
@@ -52,8 +52,8 @@ class Version:
         # Its key, the namespace and the channel, is about as long as the field.
         self.size: int = stored.size + (len(stored.chunks) + 2) * _CHUNK + 2 * len(field)
         """Estimated memory in bytes."""
-        if stored.elements and stored.elements.fingerprint:
-            self.size += stored.elements.fingerprint.size
+        if stored.fingerprint:
+            self.size += stored.fingerprint.size
 
     def right_edge(self) -> list[bytes]:
         """Return the chunks that a request names as known. A list also stands for the chunks below it."""

@@ -18,6 +18,7 @@ from redis_saver._common.config import Address, to_config
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Allowance
 from redis_saver._serde import fallback
+from redis_saver._serde.fingerprint import NONE, EncodedValue
 from redis_saver._serde.serializer import takes_views
 from redis_saver._storage import chunks as chunked, compression, header as headers
 from redis_saver._storage.chunk_cache import ChannelKey, Version, names_version
@@ -44,16 +45,16 @@ def encode_value(context: Context, value: Any, channel: str, before: Stored | No
     kind = chunked.PLAIN if context.compression is None else chunked.ZSTD
     try:
         # Of the class: a serializer that wraps another one must not pass on the attribute of that one.
-        if (dumps_elements := getattr(type(context.serde), "dumps_elements", None)) is None:
-            kind_name, data = context.serde.dumps_typed(value)
+        if (dumps_rest := getattr(type(context.serde), "dumps_rest", None)) is None:
+            encoded = EncodedValue(*context.serde.dumps_typed(value))
         else:
-            encoded = dumps_elements(context.serde, value, before.elements if before else None)
-            if (stored := chunked.cut(encoded, kind, before, context.digest)) is not None:
-                _check_chunks(context, stored, channel)
-                return stored
-            if encoded.same:
-                return encode_value(context, value, channel)
-            kind_name, data = encoded.type, b"".join(encoded.elements)
+            encoded = dumps_rest(context.serde, value, before.fingerprint if before else None)
+        if (stored := chunked.cut(encoded, kind, before, context.digest, context.gear)) is not None:
+            _check_chunks(context, stored, channel)
+            return stored
+        if encoded.front:
+            return encode_value(context, value, channel)
+        kind_name, data = encoded.type, encoded.data
     except RedisSaverError:
         raise
     except Exception as error:
@@ -119,17 +120,13 @@ def decode_stored(
             return _loads(context, kind, memoryview(stored)[start:] if in_place else stored[start:], allowance), None
         last = last if last and last.levels else None
         whole = last if last and last.value == stored else chunked.join(stored, chunks, allowance, last, context.digest)
-        loads_elements = getattr(type(context.serde), "loads_elements", None)
-        if loads_elements is None or not remembers:
+        loads_rest = getattr(type(context.serde), "loads_rest", None)
+        if loads_rest is None or not remembers:
             return context.serde.loads_typed(chunked.typed_bytes(whole)), whole
-        front = chunked.shared(whole, last) if last else ()
-        decoded = front and loads_elements(
-            context.serde, *chunked.typed_bytes(whole, len(front)), last and last.elements, sum(front)
-        )
-        if not decoded:
-            front, decoded = (), loads_elements(context.serde, *chunked.typed_bytes(whole))
-        value, known = decoded
-        return value, chunked.with_counts(whole, known[0], known[1], front) if known else whole
+        front = last.fingerprint.read_within(chunked.shared(whole, last)) if last and last.fingerprint else NONE
+        decoded = loads_rest(context.serde, *chunked.typed_bytes(whole, front.bytes), front)
+        value, known = decoded or loads_rest(context.serde, *chunked.typed_bytes(whole))
+        return value, whole if known is None or known is whole.fingerprint else whole._replace(fingerprint=known)
     except RedisSaverError:
         raise
     except Exception as error:
