@@ -184,7 +184,8 @@ end
 local function put_checkpoint(index, data, argv, is_home, is_tiered)
   local meta, problem, found = look_up(index, data, argv)
   if problem then return problem end
+  local before = meta and meta.tag
   local tag = put_known(index, data, argv, meta, found, is_home)
   if not tag then return put_any(index, data, argv, meta, found, is_home, is_tiered) end
-  return { argv[9], tag, over_limit(index, data, argv, found, is_tiered) }
+  return { before, tag, over_limit(index, data, argv, found, is_tiered) }
 end

@@ -14,7 +14,6 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
     get_checkpoint_metadata,
 )
-from langgraph.checkpoint.serde.types import TASKS
 
 from redis_saver._checkpoint import scripts
 from redis_saver._checkpoint.delta import COUNTERS
@@ -29,15 +28,12 @@ from redis_saver._engine.requests import Argument, Operation
 from redis_saver._storage import codec, compression, header as headers
 from redis_saver._storage.chunk_cache import (
     NOTHING,
-    WRITTEN,
     ChannelKey,
     KnownCheckpoint,
     KnownThread,
     Update,
     Version,
-    fields_in,
     names_version,
-    written_version,
 )
 from redis_saver._storage.chunks import LIST, ZSTD, Stored
 from redis_saver._storage.context import Context
@@ -108,6 +104,10 @@ def store(
     if isinstance(reply, list) and len(reply) > 3 and (without := _valueless(checkpoint, reply[3:])):
         checkpoint = _leaving_out(checkpoint, without)
         stored = request(checkpoint, known=cache.of(data_key))
+        reply = yield by.call(*stored.arguments)
+    if isinstance(reply, list) and len(reply) > 3:
+        # It may have come before pending writes with which it shares chunks.
+        stored = request(checkpoint, known=cache.of(data_key).without_writes())
         reply = yield by.call(*stored.arguments)
     if isinstance(reply, list) and len(reply) > 3:
         _LOG.info(
@@ -200,11 +200,8 @@ def encoded(  # noqa: PLR0912, PLR0915 - one path, read from top to bottom
     last_names, last_checkpoint = known.versions.get((ns, None)), known.checkpoints.get(ns)
     # A checkpoint without a parent is most likely the first of its thread.
     knows_all = sends_all or not address.checkpoint_id or last_names is not None
-    # A Send shares chunks with other channels and with its pending write. No tag proves that these are stored.
-    has_sends = (ns, WRITTEN) in known.versions or (TASKS in new_versions and TASKS in values)
-    shared = fields_in(known.versions) if has_sends else frozenset[bytes]()
     seen, chunks = dict[ChannelKey, Version | None](), dict[bytes, bytes]()
-    is_known = known.tag != b"" and not has_sends
+    is_known = known.newest_tag != b""
     if last_names is not None and last_names.field == table.names_chunk:
         is_known = is_known and last_names.chain == known.chain
         seen[ns, None] = last_names
@@ -241,11 +238,14 @@ def encoded(  # noqa: PLR0912, PLR0915 - one path, read from top to bottom
         stored_values[field] = stored.value
         seen[ns, channel] = Version(field, stored) if stored.chunks else None
         if stored.chunks:
-            before: Collection[bytes] = shared or (last.stored.chunks if last else ())
             is_known = is_known and (last.chain == known.chain if last else knows_all)
-            for chunk in stored.new if before or knows_all else _likely_new(stored):
-                if chunk not in before:
+            for chunk in stored.new if last or knows_all else _likely_new(stored):
+                # Pending writes and other channels may have it, too.
+                holder = last if last and chunk in last.stored.chunks else known.holder(chunk)
+                if holder is None:
                     chunks[chunk] = stored.chunks[chunk]
+                else:
+                    is_known = is_known and holder.chain == known.chain
     for _, field in sent:
         of_checkpoint[field] = stored_values[field]
 
@@ -266,7 +266,7 @@ def encoded(  # noqa: PLR0912, PLR0915 - one path, read from top to bottom
     arguments: list[Argument] = [
         member, by_age, run, sealed, flags,
         context.expiry.milliseconds or b"", settings.ttl or b"", limit if is_limited else _NO_LIMIT,
-        known.tag if is_known else b"", b"%016x" % names.random(), len(stored_values), len(chunks), len(emptied),
+        known.newest_tag if is_known else b"", b"%016x" % names.random(), len(stored_values), len(chunks), len(emptied),
         key, *stored_values, *chunks, *emptied, *contents, *_packed(context, chunks, table.names_chunk),
     ]  # fmt: skip
     return Encoded(arguments, seen, KnownCheckpoint(member, header, table.names_chunk, of_checkpoint))
@@ -405,32 +405,32 @@ def store_writes(
         regular, key = cipher.seal_writes(member, regular), cipher.argument
         if special:
             special = cipher.seal_special(member, special, SpecialCall.new(special, regular))
+    cache, data_key, ns = context.chunk_cache, by.keys[1], address.checkpoint_ns
+    known = cache.of(data_key)
+    before, end = cache.note_sent(data_key, ns, chunks) if chunks else (b"", b"")
     arguments: list[Argument] = [
         member, b"".join(regular), len(regular), context.expiry.milliseconds or b"", settings.ttl or b"", key,
+        before + b" " + end if chunks else b"",
     ]  # fmt: skip
     for index, record in special.items():
         arguments += (index, record)
-    if not chunks:
-        return _written(context, address, task_id, writes, (yield by.call(*arguments)))
-    cache, data_key = context.chunk_cache, by.keys[1]
-    stored = fields_in(cache.of(data_key).versions)
-    while True:
-        lacked = {field: chunk for field, chunk in chunks.items() if field not in stored}  # by the server, as we know
-        pairs = zip(lacked, _packed(context, lacked), strict=True)
-        missing = yield by.call(*arguments, *[part for pair in pairs for part in pair])
-        if not isinstance(missing, list):
-            break
-        with decoding("what put_writes lacks of thread {!r}", address.thread_id):
-            if not stored:
-                raise ValueError(f"the server asks again for {len(missing)} chunks that were sent to it")
+    lacked = {field: chunk for field, chunk in chunks.items() if known.holder(field) is None}
+    reply = yield by.call(*arguments, *_pairs(context, lacked))
+    if isinstance(reply, list) and len(reply) > 2 and len(lacked) < len(chunks):
         cache.forget(data_key)
-        stored = frozenset()
-    if not _written(context, address, task_id, writes, missing):
-        return False
-    # The next put need not send these chunks.
-    written = address.checkpoint_ns, WRITTEN
-    cache.remember(data_key, {written: written_version(chunks, cache.of(data_key).versions.get(written))})
-    return True
+        reply = yield by.call(*arguments, *_pairs(context, chunks))
+    if chunks and reply != PutReply.REFUSED:
+        with decoding("what put_writes answered about thread {!r}", address.thread_id):
+            if not isinstance(reply, list) or list(map(type, reply)) != [int, bytes]:
+                raise ValueError(f"{shown(reply)} is neither a number and a tag, nor a list of what was not sent")
+        reply, tag = reply
+        cache.note_stored(data_key, ns, before, end, tag)
+    return _written(context, address, task_id, writes, reply)
+
+
+def _pairs(context: Context, chunks: Mapping[bytes, bytes]) -> list[bytes]:
+    """Return chunks as `lua/checkpoint/put_writes.lua` takes them: field, bytes, field, bytes, ..."""
+    return [part for pair in zip(chunks, _packed(context, chunks), strict=True) for part in pair]
 
 
 def _written(context: Context, address: Address, task_id: str, writes: Sequence[tuple[str, Any]], reply: int) -> bool:

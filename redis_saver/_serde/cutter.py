@@ -156,7 +156,7 @@ class _Cutter:
             self._end(place)
 
     def _chosen(self, place: int, size: int, length: int) -> bool:
-        first = self._hashed if place - _WINDOW <= self._hashed else place - _WINDOW
+        first = max(self._hashed, place - _WINDOW)
         value = self._hash if first == self._hashed else 0
         for byte in self._data[first:place]:
             value = (value << 1) + self._numbers[byte]
