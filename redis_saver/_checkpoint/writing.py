@@ -105,9 +105,9 @@ def store(
         checkpoint = _leaving_out(checkpoint, without)
         stored = request(checkpoint, known=cache.of(data_key))
         reply = yield by.call(*stored.arguments)
-    if isinstance(reply, list) and len(reply) > 3:
-        # It may have come before pending writes with which it shares chunks.
-        stored = request(checkpoint, known=cache.of(data_key).without_writes())
+    if isinstance(reply, list) and len(reply) > 3 and (known := cache.of(data_key)).wrote(reply[3:]):
+        # It came before the pending writes with which it shares chunks.
+        stored = request(checkpoint, known=known.without_writes())
         reply = yield by.call(*stored.arguments)
     if isinstance(reply, list) and len(reply) > 3:
         _LOG.info(

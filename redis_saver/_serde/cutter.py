@@ -32,6 +32,8 @@ _RARE, _OFTEN = 2**32 // 1024, 2**32 // 256
 """Share of the places where a piece below and from `_NORMAL` ends, as a number of hashes."""
 _LONG: Final = 512
 _WINDOW: Final = 64
+_SHORT: Final = 2**19
+"""Size of a string in bytes from which its pieces are larger: at each doubling twice as large, so it has few."""
 _DEEPEST: Final = 64
 """Number of levels that are opened. What lies deeper is cut like a string."""
 _MASK: Final = 2**64 - 1
@@ -64,21 +66,22 @@ class Cut(NamedTuple):
     pieces: list[bytes]
 
 
-def cut(kind: str, data: bytes, gear: Gear = PUBLIC) -> Cut | None:
+def cut(kind: str, data: bytes, gear: Gear = PUBLIC, coarse: int = 0) -> Cut | None:
     """Cut a value. Return None if a value of this type, or of this size, is stored whole.
 
     Args:
         kind: The type that the serializer gave.
         data: The bytes that it gave, of any kind.
         gear: The numbers of the thread.
+        coarse: Binary digits by which pieces of strings are larger.
     """
     if len(data) < OPENED or kind not in ("msgpack", "bytes", "bytearray"):
         return None
     if kind == "msgpack":
         start, step, fields = _opening(data)
-        if (pieces := pieces_of(data, gear, start, step, fields)) is not None:
+        if (pieces := pieces_of(data, gear, coarse, start, step, fields)) is not None:
             return Cut(data[:start], pieces)
-    return Cut(b"", pieces_of(data, gear, 0, 0) or [])
+    return Cut(b"", pieces_of(data, gear, coarse, 0, 0) or [])
 
 
 def split(data: bytes) -> tuple[bytes, bytes]:
@@ -87,19 +90,22 @@ def split(data: bytes) -> tuple[bytes, bytes]:
     return data[:start], data[start:]
 
 
-def pieces_of(data: bytes, gear: Gear, start: int = 0, step: int = 1, fields: int = 0) -> list[bytes] | None:
+def pieces_of(
+    data: bytes, gear: Gear, coarse: int, start: int = 0, step: int = 1, fields: int = 0
+) -> list[bytes] | None:
     """Return the pieces of the bytes from `start` on. Return None if they are not valid msgpack.
 
     Args:
         data: The bytes.
         gear: The numbers of the thread.
+        coarse: As `cut` takes it.
         start: Where an element begins at which a piece begins.
         step: The number of objects in an element: 1 in a list, 2 in a dict. 0 if the bytes are those of a string.
         fields: The levels of lists and dicts below that are fields of an object.
     """
     if native is not None:
-        return native.cut(data, gear.packed, start, step, fields)  # type: ignore[no-any-return]
-    cutter = _Cutter(data, gear, start)
+        return native.cut(data, gear.packed, coarse, start, step, fields)  # type: ignore[no-any-return]
+    cutter = _Cutter(data, gear, coarse, start)
     try:
         cutter.elements(start, len(data), step, fields, _DEEPEST) if step else cutter.string(len(data))
     except (IndexError, ValueError):
@@ -129,9 +135,9 @@ def _fields_of(code: int) -> int:
 class _Cutter:
     """The pieces of a value, from its front to its end."""
 
-    def __init__(self, data: bytes, gear: Gear, start: int) -> None:
+    def __init__(self, data: bytes, gear: Gear, coarse: int, start: int) -> None:
         self.pieces: list[bytes] = []
-        self._data, self._numbers = data, gear.numbers
+        self._data, self._numbers, self._coarse = data, gear.numbers, coarse
         self._start = self._at = start  # of the piece, and of the element
         self._hash, self._hashed = 0, -1
 
@@ -166,15 +172,16 @@ class _Cutter:
     def string(self, end: int) -> None:
         """Cut a string, which begins where a piece begins."""
         data, numbers = self._data, self._numbers
-        while end - self._start > _LEAST:
-            begin, value = self._start + _LEAST, 0
-            normal, most = self._start + _NORMAL, min(self._start + _MOST, end)
+        coarse = self._coarse + ((end - self._start) // _SHORT).bit_length()
+        while end - self._start > _LEAST << coarse:
+            begin, value = self._start + (_LEAST << coarse), 0
+            normal, most = self._start + (_NORMAL << coarse), min(self._start + (_MOST << coarse), end)
             for byte in data[begin - _WINDOW : begin]:
                 value = (value << 1) + numbers[byte]
-            value, limit, place = value & _MASK, _RARE << 32, begin
+            value, limit, place = value & _MASK, _RARE << 32 >> coarse, begin
             for place in range(begin, most):
                 if place == normal:
-                    limit = _OFTEN << 32
+                    limit = _OFTEN << 32 >> coarse
                 if value < limit:
                     break
                 value = ((value << 1) + numbers[data[place]]) & _MASK

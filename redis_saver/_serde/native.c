@@ -887,13 +887,14 @@ static void release(void *module) {
 
 /* -- cutting: the rule of cutter.py */
 
-enum { OPENED = 2048, LEAST = 128, NORMAL = 512, MOST = 2048, LONG = 512, WINDOW = 64 };
+enum { OPENED = 2048, LEAST = 128, NORMAL = 512, MOST = 2048, LONG = 512, WINDOW = 64, SHORT = 1 << 19 };
 static const uint64_t RARE = 1ull << 22, OFTEN = 1ull << 24; /* of 1 << 32 */
 
 typedef struct {
     const unsigned char *data;
     const uint64_t *gear;
     PyObject *pieces;
+    int coarse; /* binary digits by which pieces of strings are larger */
     Py_ssize_t start, at, hashed; /* of the piece, of the element, of the hash */
     uint64_t hash;
 } Cutter;
@@ -991,12 +992,15 @@ static Status border(Cutter *cutter, Py_ssize_t place) {
 }
 
 static Status cut_string(Cutter *cutter, Py_ssize_t end) {
-    while (end - cutter->start > LEAST) {
-        Py_ssize_t place = cutter->start + LEAST, normal = cutter->start + NORMAL, most = cutter->start + MOST;
+    int coarse = cutter->coarse;
+    for (Py_ssize_t parts = (end - cutter->start) / SHORT; parts; parts >>= 1) coarse++;
+    while (end - cutter->start > (Py_ssize_t)LEAST << coarse) {
+        Py_ssize_t place = cutter->start + ((Py_ssize_t)LEAST << coarse), normal = cutter->start + ((Py_ssize_t)NORMAL << coarse);
+        Py_ssize_t most = cutter->start + ((Py_ssize_t)MOST << coarse);
         uint64_t hash = 0;
         if (most > end) most = end;
         for (Py_ssize_t i = place - WINDOW; i < place; i++) hash = (hash << 1) + cutter->gear[cutter->data[i]];
-        for (; place < most && hash >> 32 >= (place < normal ? RARE : OFTEN); place++)
+        for (; place < most && hash >> 32 >= (place < normal ? RARE : OFTEN) >> coarse; place++)
             hash = (hash << 1) + cutter->gear[cutter->data[place]];
         TRY(end_piece(cutter, place));
     }
@@ -1032,13 +1036,13 @@ static Status cut_elements(Cutter *cutter, Py_ssize_t begin, Py_ssize_t end, int
 static PyObject *cut(PyObject *module, PyObject *args) {
     const char *data, *gear;
     Py_ssize_t size, gear_size, start;
-    int step, fields;
+    int step, fields, coarse;
     (void)module;
-    if (!PyArg_ParseTuple(args, "y#y#nii", &data, &size, &gear, &gear_size, &start, &step, &fields)) return NULL;
-    if (gear_size != 256 * sizeof(uint64_t) || start < 0 || start > size) return PyErr_BadArgument(), NULL;
+    if (!PyArg_ParseTuple(args, "y#y#inii", &data, &size, &gear, &gear_size, &coarse, &start, &step, &fields)) return NULL;
+    if (gear_size != 256 * sizeof(uint64_t) || start < 0 || start > size || coarse < 0 || coarse > 8) return PyErr_BadArgument(), NULL;
     uint64_t numbers[256];
     memcpy(numbers, gear, sizeof numbers);
-    Cutter cutter = {(const unsigned char *)data, numbers, PyList_New(0), start, start, -1, 0};
+    Cutter cutter = {(const unsigned char *)data, numbers, PyList_New(0), coarse, start, start, -1, 0};
     if (!cutter.pieces) return NULL;
     Status status = step ? cut_elements(&cutter, start, size, step, fields, DEEPEST) : cut_string(&cutter, size);
     if (status == OK) status = border(&cutter, size);
@@ -1064,7 +1068,7 @@ static PyMethodDef methods[] = {
      "snapshot(value, message)\n--\n\nWhat `fallback._copy_of` says of a value; `message` is called with each message in it. None where "
      "that is not to be told here."},
     {"cut", cut, METH_VARARGS,
-     "cut(data, gear, start, step, fields)\n--\n\nWhat `cutter.pieces_of` says; None where the bytes are not msgpack."},
+     "cut(data, gear, coarse, start, step, fields)\n--\n\nWhat `cutter.pieces_of` says; None where the bytes are not msgpack."},
     {"read", read_message, METH_O, "read(payload)\n--\n\nThe message of an Ext; None where that is not to be told here."},
     {"make", make, METH_VARARGS,
      "make(kinds, fields)\n--\n\nMessages of these classes and of these fields, of which `pack` told; None where that is not to be told "

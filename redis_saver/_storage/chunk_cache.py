@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from redis_saver._common import config, forks, names
@@ -192,6 +192,11 @@ class KnownThread(NamedTuple):
     def holder(self, chunk: bytes) -> Version | None:
         """Return a version that has a chunk."""
         return next((version for version in self.versions.values() if chunk in version.stored.chunks), None)
+
+    def wrote(self, fields: Sequence[Any]) -> bool:
+        """True if pending writes have all chunks with these fields."""
+        written = [version.stored.chunks for key, version in self.versions.items() if key[1] == WRITTEN]
+        return all(any(field in chunks for chunks in written) for field in fields)
 
     def without_writes(self) -> KnownThread:
         """Return what is known without the chunks of pending writes."""

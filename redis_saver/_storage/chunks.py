@@ -284,6 +284,14 @@ MAX_BELOW = 4000
 """Maximum size of a root in bytes. Scripts never take a longer value for a root."""
 
 _CUT_LIST = 256 // CHUNKS_PER_LIST
+_COARSE = 3
+"""With compression pieces of strings are eight times as large, as small ones compress badly."""
+
+
+def pieces_of(kind: str, data: bytes) -> list[bytes]:
+    """Return a value's bytes in pieces, of which it shares many with its other versions."""
+    whole = cutter.cut(kind, data)
+    return [data] if whole is None else [whole.head, *whole.pieces]
 
 
 def cut(
@@ -302,6 +310,7 @@ def cut(
         None if the value has to be stored whole.
     """
     last = before.levels[0] if before is not None and before.levels else NO_LEVEL
+    coarse = _COARSE if kind == ZSTD else 0
     if encoded.front + len(encoded.data) < cutter.OPENED:
         return None
     if encoded.front and encoded.fingerprint:
@@ -313,11 +322,11 @@ def cut(
             kept -= 1
         start = ends[kept - 1] if kept else 0
         head, rest = cutter.split(encoded.data)
-        pieces = cutter.pieces_of(b"".join(last.bytes[kept:])[: encoded.front - start] + rest, gear)
+        pieces = cutter.pieces_of(b"".join(last.bytes[kept:])[: encoded.front - start] + rest, gear, coarse)
         if pieces is None:
             raise ValueError("messages were encoded to bytes that are not msgpack")
     else:
-        whole = cutter.cut(encoded.type, encoded.data, gear)
+        whole = cutter.cut(encoded.type, encoded.data, gear, coarse)
         if whole is None:
             return None
         (head, pieces), kept = whole, 0

@@ -85,9 +85,10 @@ def test_the_compiled_part_and_python_agree(seed: int) -> None:
         for _ in range(chance.choice([0, 1, 5]) if damaged else 0):
             damaged[chance.randrange(len(damaged))] = chance.randrange(256)
         for each in (data, bytes(damaged), chance.randbytes(3000)):
-            found = cutter.cut(kind, each)
+            coarse = chance.choice([0, 0, 3])
+            found = cutter.cut(kind, each, PUBLIC, coarse)
             with compiled_left_out():
-                assert cutter.cut(kind, each) == found
+                assert cutter.cut(kind, each, PUBLIC, coarse) == found
             if len(each) < cutter.OPENED:
                 assert found is None
             else:
@@ -177,6 +178,14 @@ def test_pieces_have_about_half_a_kilobyte(seed: int) -> None:
         sizes = list(map(len, pieces(value)))
         assert 350 < sum(sizes) / len(sizes) < 750, contents
         assert max(sizes) < 2048 + 512
+
+
+@needs_compiled
+def test_a_long_string_has_few_pieces() -> None:
+    for size in (400_000, 3_000_000, 64 * 2**20):
+        found = cutter.cut("bytes", random.Random(4).randbytes(size))
+        assert found
+        assert 400 < len(found.pieces) < 1500
 
 
 def test_only_msgpack_and_bytes_are_cut() -> None:
