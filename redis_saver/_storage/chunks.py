@@ -230,8 +230,8 @@ def typed_bytes(stored: Stored, skipped: int = 0) -> tuple[str, bytes]:
     (serializer_type, head), _ = take(stored.value, _FRAMES, 2)
     leaves = stored.levels[0].bytes
     whole = bisect_right(list(accumulate(map(len, leaves))), skipped) if skipped else 0
-    rest = b"".join(leaves[whole:])[skipped - sum(map(len, leaves[:whole])) :]
-    return names.decode(serializer_type), head + rest
+    begun = [leaf[skipped - sum(map(len, leaves[:whole])) :] for leaf in leaves[whole : whole + 1]]
+    return names.decode(serializer_type), b"".join([head, *begun, *leaves[whole + 1 :]])
 
 
 def children(kind: bytes, digests: bytes) -> list[bytes]:
