@@ -78,8 +78,8 @@ def cut(kind: str, data: bytes, gear: Gear = PUBLIC, coarse: int = 0) -> Cut | N
     if len(data) < OPENED or kind not in ("msgpack", "bytes", "bytearray"):
         return None
     if kind == "msgpack":
-        start, step, fields = _opening(data)
-        if (pieces := pieces_of(data, gear, coarse, start, step, fields)) is not None:
+        start, step = _opening(data)
+        if (pieces := pieces_of(data, gear, coarse, start, step)) is not None:
             return Cut(data[:start], pieces)
     return Cut(b"", pieces_of(data, gear, coarse, 0, 0) or [])
 
@@ -90,9 +90,7 @@ def split(data: bytes) -> tuple[bytes, bytes]:
     return data[:start], data[start:]
 
 
-def pieces_of(
-    data: bytes, gear: Gear, coarse: int, start: int = 0, step: int = 1, fields: int = 0
-) -> list[bytes] | None:
+def pieces_of(data: bytes, gear: Gear, coarse: int, start: int = 0, step: int = 1) -> list[bytes] | None:
     """Return the pieces of the bytes from `start` on. Return None if they are not valid msgpack.
 
     Args:
@@ -101,26 +99,25 @@ def pieces_of(
         coarse: As `cut` takes it.
         start: Where an element begins at which a piece begins.
         step: The number of objects in an element: 1 in a list, 2 in a dict. 0 if the bytes are those of a string.
-        fields: The levels of lists and dicts below that are fields of an object.
     """
     if native is not None:
-        return native.cut(data, gear.packed, coarse, start, step, fields)  # type: ignore[no-any-return]
+        return native.cut(data, gear.packed, coarse, start, step)  # type: ignore[no-any-return]
     cutter = _Cutter(data, gear, coarse, start)
     try:
-        cutter.elements(start, len(data), step, fields, _DEEPEST) if step else cutter.string(len(data))
+        cutter.elements(start, len(data), step, 0, _DEEPEST) if step else cutter.string(len(data))
     except (IndexError, ValueError):
         return None
     cutter.border(len(data))
     return cutter.pieces
 
 
-def _opening(data: bytes) -> tuple[int, int, int]:
-    """Return `start`, `step` and `fields` of a whole value, as `pieces_of` takes them."""
+def _opening(data: bytes) -> tuple[int, int]:
+    """Return `start` and `step` of a whole value, as `pieces_of` takes them."""
     start = ext_start(_SNAPSHOT, data)
     kind, begin = head(data, start)
-    if kind is ormsgpack.Ext and not start:
-        return begin, 1, _fields_of(data[begin - 1])
-    return begin, 2 if kind is dict else 1 if kind is list else 0, 0
+    if kind is ormsgpack.Ext:
+        return start, 1  # as in a list of one
+    return begin, 2 if kind is dict else 1 if kind is list else 0
 
 
 _SNAPSHOT: Final = 7
@@ -192,6 +189,13 @@ class _Cutter:
 
     def elements(self, begin: int, end: int, step: int, fields: int, depth: int) -> None:
         """Cut between elements, and in those that are long.
+
+        Args:
+            begin: Where they begin.
+            end: Where they end.
+            step: As `pieces_of` takes it.
+            fields: The levels of lists and dicts below that are fields of an object. Their contents have no pieces of their own.
+            depth: The levels that may be opened.
 
         Raises:
             IndexError, ValueError: They are not valid msgpack.

@@ -1036,15 +1036,15 @@ static Status cut_elements(Cutter *cutter, Py_ssize_t begin, Py_ssize_t end, int
 static PyObject *cut(PyObject *module, PyObject *args) {
     const char *data, *gear;
     Py_ssize_t size, gear_size, start;
-    int step, fields, coarse;
+    int step, coarse;
     (void)module;
-    if (!PyArg_ParseTuple(args, "y#y#inii", &data, &size, &gear, &gear_size, &coarse, &start, &step, &fields)) return NULL;
+    if (!PyArg_ParseTuple(args, "y#y#ini", &data, &size, &gear, &gear_size, &coarse, &start, &step)) return NULL;
     if (gear_size != 256 * sizeof(uint64_t) || start < 0 || start > size || coarse < 0 || coarse > 8) return PyErr_BadArgument(), NULL;
     uint64_t numbers[256];
     memcpy(numbers, gear, sizeof numbers);
     Cutter cutter = {(const unsigned char *)data, numbers, PyList_New(0), coarse, start, start, -1, 0};
     if (!cutter.pieces) return NULL;
-    Status status = step ? cut_elements(&cutter, start, size, step, fields, DEEPEST) : cut_string(&cutter, size);
+    Status status = step ? cut_elements(&cutter, start, size, step, 0, DEEPEST) : cut_string(&cutter, size);
     if (status == OK) status = border(&cutter, size);
     if (status == OK) return cutter.pieces;
     Py_DECREF(cutter.pieces);
@@ -1068,7 +1068,7 @@ static PyMethodDef methods[] = {
      "snapshot(value, message)\n--\n\nWhat `fallback._copy_of` says of a value; `message` is called with each message in it. None where "
      "that is not to be told here."},
     {"cut", cut, METH_VARARGS,
-     "cut(data, gear, coarse, start, step, fields)\n--\n\nWhat `cutter.pieces_of` says; None where the bytes are not msgpack."},
+     "cut(data, gear, coarse, start, step)\n--\n\nWhat `cutter.pieces_of` says; None where the bytes are not msgpack."},
     {"read", read_message, METH_O, "read(payload)\n--\n\nThe message of an Ext; None where that is not to be told here."},
     {"make", make, METH_VARARGS,
      "make(kinds, fields)\n--\n\nMessages of these classes and of these fields, of which `pack` told; None where that is not to be told "

@@ -114,7 +114,8 @@ class FastSerializer(SafeSerializer):
         count = list_length(data[start:])
         if count is None or count < len(front.kinds):
             return None
-        value, known, more = front.made(), front, count - len(front.kinds)
+        value, more = front.made(), count - len(front.kinds)
+        known: Fingerprint | None = front
         if more:
             rest = header(more, list) + data[start + header_length(count) :]
             others = self.loads_typed((kind, rest))

@@ -45,15 +45,15 @@ class Level(NamedTuple):
     """
 
     fields: tuple[bytes, ...] = ()
-    bytes: tuple[bytes, ...] = ()
+    chunks: tuple[bytes, ...] = ()
 
     def counts(self) -> list[int]:
         """Return the number of chunks in each list of chunks."""
-        return [len(chunk) // DIGEST for chunk in self.bytes]
+        return [len(chunk) // DIGEST for chunk in self.chunks]
 
     def with_more(self, same: int, fields: Sequence[bytes], chunks: Sequence[bytes]) -> Level:
         """Return the first `same` chunks of this level, with more after them."""
-        return Level((*self.fields[:same], *fields), (*self.bytes[:same], *chunks))
+        return Level((*self.fields[:same], *fields), (*self.chunks[:same], *chunks))
 
 
 class Stored(NamedTuple):
@@ -105,7 +105,7 @@ Digests: TypeAlias = Callable[[bytes], bytes]
 def shared(stored: Stored, last: Stored) -> int:
     """Return the size of the leaves, in bytes, that another version has at its front, too."""
     same = _alike(stored.levels[0].fields, last.levels[0].fields)
-    return sum(map(len, stored.levels[0].bytes[:same]))
+    return sum(map(len, stored.levels[0].chunks[:same]))
 
 
 def digests_of(fields: Sequence[bytes]) -> bytes:
@@ -161,7 +161,7 @@ def join(
     try:
         while True:
             same += _alike(fields[same:], before.fields[same:])
-            contents = (*before.bytes[:same], *map(chunks.__getitem__, fields[same:]))
+            contents = (*before.chunks[:same], *map(chunks.__getitem__, fields[same:]))
             kept.append(same)
             count += len(fields)
             if fields[0][:1] != LIST:
@@ -207,14 +207,14 @@ def by_field(
         # There is no earlier version, or it has a chunk in two places: it may lose one of them and keep the other.
         chunks = dict[bytes, bytes]()
         for level in levels:
-            chunks.update(zip(level.fields, level.bytes, strict=True))
+            chunks.update(zip(level.fields, level.chunks, strict=True))
         return chunks, sum(map(len, chunks.values()))
     chunks, size = before.chunks.copy(), before.size
     for level, same in zip(before.levels, chain(kept, repeat(0))):  # noqa: B905 - there may be fewer levels now
         for field in level.fields[same:]:
             size -= len(chunks.pop(field))
     for level, same in zip(levels, kept, strict=True):
-        more = dict(zip(level.fields[same:], level.bytes[same:], strict=True))
+        more = dict(zip(level.fields[same:], level.chunks[same:], strict=True))
         size += sum(map(len, map(more.__getitem__, more.keys() - chunks.keys())))
         chunks.update(more)
     return chunks, size
@@ -228,7 +228,7 @@ def head_of(stored: Stored) -> bytes:
 def typed_bytes(stored: Stored, skipped: int = 0) -> tuple[str, bytes]:
     """Return the type and bytes that the serializer gave, without the first `skipped` bytes after the head."""
     (serializer_type, head), _ = take(stored.value, _FRAMES, 2)
-    leaves = stored.levels[0].bytes
+    leaves = stored.levels[0].chunks
     whole = bisect_right(list(accumulate(map(len, leaves))), skipped) if skipped else 0
     begun = [leaf[skipped - sum(map(len, leaves[:whole])) :] for leaf in leaves[whole : whole + 1]]
     return names.decode(serializer_type), b"".join([head, *begun, *leaves[whole + 1 :]])
@@ -310,32 +310,13 @@ def cut(
         None if the value has to be stored whole.
     """
     last = before.levels[0] if before is not None and before.levels else NO_LEVEL
-    coarse = _COARSE if kind == ZSTD else 0
-    if encoded.front + len(encoded.data) < cutter.OPENED:
+    whole = _pieces(encoded, last, kind, gear)
+    if whole is None:
         return None
-    if encoded.front and encoded.fingerprint:
-        # The first of the new leaves begins with a message, so the same leaves come out as of the whole value.
-        ends = list(accumulate(map(len, last.bytes)))
-        kept = bisect_left(ends, encoded.front)
-        starts = {0, *encoded.fingerprint.ends[: bisect_right(encoded.fingerprint.ends, encoded.front)]}
-        while kept and ends[kept - 1] not in starts:
-            kept -= 1
-        start = ends[kept - 1] if kept else 0
-        head, rest = cutter.split(encoded.data)
-        pieces = cutter.pieces_of(b"".join(last.bytes[kept:])[: encoded.front - start] + rest, gear, coarse)
-        if pieces is None:
-            raise ValueError("messages were encoded to bytes that are not msgpack")
-    else:
-        whole = cutter.cut(encoded.type, encoded.data, gear, coarse)
-        if whole is None:
-            return None
-        (head, pieces), kept = whole, 0
-    if not kept:
-        kept = _alike(pieces, last.bytes)
-        pieces = pieces[kept:]
-    known = dict(zip(last.bytes[kept:], last.fields[kept:], strict=True))
-    if last.fields and last.fields[0][:1] != kind:  # compression was turned on or off, so no chunk is shared
-        pieces, kept, last, known = [*last.bytes[:kept], *pieces], 0, NO_LEVEL, {}
+    head, pieces, kept = whole
+    if last.fields and last.fields[0][:1] != kind:
+        last = NO_LEVEL
+    known = dict(zip(last.chunks[kept:], last.fields[kept:], strict=True))
     fields = [known.get(piece) or kind + digest(piece) for piece in pieces]
     levels, same = [last.with_more(kept, fields, pieces)], [kept]
     if len(levels[0].fields) < 2:
@@ -355,6 +336,34 @@ def cut(
         new += each.fields[kept:]
     chunks, size = by_field(levels, same, before if last.fields else None)
     return Stored(root + digest(root + below) + below, chunks, tuple(levels), new, encoded.fingerprint, size)
+
+
+def _pieces(encoded: EncodedValue, last: Level, kind: bytes, gear: Gear) -> tuple[bytes, list[bytes], int] | None:
+    """Return the head of a value, its pieces without those at the front that are chunks of `last`, and their number.
+
+    Return None if the value has to be stored whole.
+    """
+    # If compression was turned on or off, no chunk is shared.
+    coarse, shares = _COARSE if kind == ZSTD else 0, bool(last.fields) and last.fields[0][:1] == kind
+    if not encoded.front or encoded.fingerprint is None:
+        whole = cutter.cut(encoded.type, encoded.data, gear, coarse)
+        if whole is None:
+            return None
+        kept = _alike(whole.pieces, last.chunks) if shares else 0
+        return whole.head, whole.pieces[kept:], kept
+    if encoded.front + len(encoded.data) < cutter.OPENED:
+        return None
+    # The first new piece begins with a message, so the same pieces come out as of the whole value.
+    ends, of_messages = list(accumulate(map(len, last.chunks))), {0, *encoded.fingerprint.ends}
+    kept = bisect_left(ends, encoded.front) if shares else 0
+    while kept and ends[kept - 1] not in of_messages:
+        kept -= 1
+    start = ends[kept - 1] if kept else 0
+    head, rest = cutter.split(encoded.data)
+    pieces = cutter.pieces_of(b"".join(last.chunks[kept:])[: encoded.front - start] + rest, gear, coarse)
+    if pieces is None:
+        raise ValueError("messages were encoded to bytes that are not msgpack")
+    return head, pieces, kept
 
 
 def _list(below: Sequence[bytes], before: Level, same: int, digest: Digests) -> tuple[Level, int]:

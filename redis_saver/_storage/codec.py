@@ -67,7 +67,7 @@ def encode_value(context: Context, value: Any, channel: str, before: Stored | No
 
 def _check_chunks(context: Context, stored: Stored, channel: str) -> None:
     """Check the size of a value in chunks, its number of chunks and its levels against the limits."""
-    levels, size, count = stored.levels, sum(map(len, stored.levels[0].bytes)), 0
+    levels, size, count = stored.levels, sum(map(len, stored.levels[0].chunks)), 0
     for level in levels:
         count += len(level.fields)
     if size > context.limits.value_bytes:
