@@ -12,12 +12,12 @@
 --
 -- Returns {next, chunks, sizes, values, checkpoint...}, or nil if there is no such thread.
 --   next      upper bound of the next page, '' at the end
---   chunks    flat list of (field, bytes) of names chunks and lists of chunks, each once
+--   chunks    flat list of (field, bytes) of names chunks and of lists of chunks, also those of writes, each once
 --   sizes     flat list of (field, size in bytes) of the other chunks in these lists, each once
 --   values    flat list of (size of a value's field in bytes, its root or '' if it has none), each once
 -- A checkpoint is {id, namespace, header, writes, measured}.
 --   writes    flat list of (task and kind, index, task path, channel, type, size in bytes, value or '' if it is too
---             long). If the thread is encrypted: flat list of (task and kind, record)
+--             long; of a write in chunks, its root). If the thread is encrypted: flat list of (task and kind, record)
 --   measured  flat list of (position of a channel in the header, position of its value in values), both from 0
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
@@ -48,7 +48,9 @@ local function heads_of(records)
         heads[#heads + 1] = part < 5 and string.sub(record, first, last) or last - first + 1
         if part < 5 then bytes = bytes + last - first end
       end
-      local value = last - first < longest and string.sub(record, first, last) or ''
+      local is_root = heads[#heads - 1] == IN_CHUNKS
+      local value = (is_root or last - first < longest) and string.sub(record, first, last) or ''
+      if is_root then read_chunks(data, value, chunks) end
       heads[#heads + 1] = value
       bytes = bytes + #records[i] + 16 + #value
     end
@@ -99,6 +101,7 @@ for i = 1, #checkpoints do
   local header = read_header(index, data, ns, id) or gone('c' .. ns .. id)
   local records = pending_writes(index, data, ns, id)
   local writes = is_encrypted and records or heads_of(records)
+  for j = 2, is_encrypted and #records or 0, 2 do read_chunks_of_writes(data, records[j], chunks) end
   page[#page + 1] = { id, ns, header, writes, measured_values(ns, header) }
   bytes, looked = bytes + #header + (is_encrypted and records.size or 0), looked + #header + records.size
   if bytes + chunks.bytes >= budget or looked >= 4 * budget or i == limit then

@@ -188,7 +188,8 @@ local function put_checkpoint(index, data, argv, is_home, is_tiered, keeps_paren
   if problem then return problem end
   local parent = keeps_parent and found[4] and links(found[4]).parent
   if parent and parent ~= links(argv[4]).parent then return parent end
+  local before = meta and meta.tag
   local tag = put_known(index, data, argv, meta, found, is_home)
   if not tag then return put_any(index, data, argv, meta, found, is_home, is_tiered) end
-  return { argv[9], tag, over_limit(index, data, argv, found, is_tiered) }
+  return { before, tag, over_limit(index, data, argv, found, is_tiered) }
 end

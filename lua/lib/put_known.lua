@@ -69,7 +69,7 @@ end
 -- is_home: true if cold has the rest of the thread.
 local function put_known(index, data, argv, meta, found, is_home)
   local n, p, q, tag = tonumber(argv[11]), tonumber(argv[12]), tonumber(argv[13]), argv[9]
-  if not meta or tag == '' or meta.tag ~= tag or found[4] or n + p > 400 then return false end
+  if not meta or tag == '' or not is_tag(meta, tag) or found[4] or n + p > 400 then return false end
   for i = 1, n do
     if found[SEEN + i] then return false end
   end

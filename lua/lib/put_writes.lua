@@ -10,13 +10,14 @@ local function is_special(name)
   return string.byte(name, 1) == 45 -- '-'
 end
 
--- Stores the pending writes of a task, without further checks. Returns the number of new writes.
--- If chunks that they need are neither stored nor sent, it writes nothing, and returns a list of their fields.
+-- Stores the pending writes of a task, without further checks. Returns the reply of put_writes.lua.
 -- argv: the arguments of put_writes.lua, up to argv[last].
 -- meta, found: results of open_thread, with the task's record.
 -- is_home: true if cold has the rest of the thread.
 local function put_any_writes(index, data, argv, last, meta, found, is_home)
   local member, regular, count, default, own, key = argv[1], argv[2], argv[3], argv[4], argv[5], argv[6]
+  local based, random = string.match(argv[7], '^(%x*) (%x+)$')
+  local is_known = meta and based and based ~= '' and is_tag(meta, based)
 
   -- Calls visit(idx, first, last) for each write of a record, with the positions of all its frames.
   local function each_write(record, visit)
@@ -49,16 +50,18 @@ local function put_any_writes(index, data, argv, last, meta, found, is_home)
     local seen, missing = {}, {}
     local function check_children(list, pos)
       for _, field in ipairs(children(list, pos)) do
-        if not seen[field] and redis.call('HEXISTS', data, field) == 0 then missing[#missing + 1] = field end
+        if not seen[field] and not is_known and redis.call('HEXISTS', data, field) == 0 then
+          missing[#missing + 1] = field
+        end
         seen[field] = true
       end
     end
-    for i = 7, last, 2 do seen[argv[i]] = true end
+    for i = 8, last, 2 do seen[argv[i]] = true end
     for _, root in ipairs(roots) do check_children(root, skip(root, 18, 2)) end
-    for i = 7, last, 2 do
+    for i = 8, last, 2 do
       if string.byte(argv[i], 1) == 110 then check_children(argv[i + 1], 2) end -- 'n'
     end
-    for i = 7, #missing == 0 and last or 0, 2 do
+    for i = 8, #missing == 0 and last or 0, 2 do
       if not is_special(argv[i]) and redis.call('HEXISTS', data, argv[i]) == 0 then store(argv[i], argv[i + 1], 0) end
     end
     if meta.format < HAS_CHUNKED_WRITES then meta.format = HAS_CHUNKED_WRITES end
@@ -81,7 +84,7 @@ local function put_any_writes(index, data, argv, last, meta, found, is_home)
   if added > 0 then chunked = roots_in(new) end
   if #chunked > 0 then
     local missing = store_chunks(chunked)
-    if #missing > 0 then return missing end
+    if #missing > 0 then return { 0, '', unpack(missing, 1, math.min(#missing, BATCH)) } end
   end
   if added > 0 then store(member, (stored or '') .. new, #(stored or '')) end
   if added > 0 and stored then
@@ -92,7 +95,7 @@ local function put_any_writes(index, data, argv, last, meta, found, is_home)
       fields[#fields + 1], fields[#fields + 2] = '@gc_roots', (redis.call('HGET', data, '@gc_roots') or '') .. stray
     end
   end
-  for i = 7, last, 2 do
+  for i = 8, last, 2 do
     if not is_special(argv[i]) then break end -- chunks follow
     local special, record = member .. argv[i], argv[i + 1]
     local old = redis.call('HGET', data, special)
@@ -105,13 +108,15 @@ local function put_any_writes(index, data, argv, last, meta, found, is_home)
     store(special, record, #(old or ''))
   end
   meta.writes = meta.writes + added
+  -- A tag needs one call together with everything it proves.
+  if is_known and #chunked > 0 and #fields <= BATCH then set_tag(meta, random) end
   fields[2] = state_of(meta, meta.tag)
   for from = 1, #fields, BATCH do
     redis.call('HSET', data, unpack(fields, from, math.min(from + BATCH - 1, #fields)))
   end
   redis.call('ZADD', index, unpack(members))
   touch(index, data, meta, default, own)
-  return added
+  return based and { added, random == string.sub(meta.tag, -16) and meta.tag or '' } or added
 end
 
 -- Opens the thread and stores the pending writes of a task. Returns the result of put_any_writes, or a problem.
@@ -125,7 +130,7 @@ end
 -- Returns the index members of the writes in argv.
 local function members_of(argv, last)
   local members = { argv[2] ~= '' and argv[1] or nil }
-  for i = 7, last, 2 do
+  for i = 8, last, 2 do
     if is_special(argv[i]) then members[#members + 1] = argv[1] .. argv[i] end
   end
   return members

@@ -20,6 +20,13 @@ local function set_tag(meta, random)
   meta.tag = random == '' and '' or string.format('%d', meta.rev) .. random
 end
 
+-- Returns true if a thread has this tag.
+-- tag: a whole tag, or the random end of one that pending writes set. Only these set it, on the tag that they name. So a
+-- tag with this end proves what that one proved, and their chunks.
+local function is_tag(meta, tag)
+  return meta.tag == tag or #tag == 16 and string.sub(meta.tag, -16) == tag
+end
+
 -- Returns the value for @state. No counter is below 0, even if another program changed it.
 -- tag: the thread's new tag; '' if something that others rely on may have changed.
 local function state_of(meta, tag)

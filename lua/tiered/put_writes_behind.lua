@@ -5,7 +5,7 @@
 -- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
 -- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
--- ARGV[1..6]         same as put_writes.lua, and so are the others except the last three: the token of the last fill
+-- ARGV[1..7]         same as put_writes.lua, and so are the others except the last three: the token of the last fill
 --                    that the caller knows, or ''; if that fill found nothing in cold, @complete or @has_latest and the
 --                    escaped namespace, else ''; the prefix of the members of the checkpoint's writes
 --
@@ -39,6 +39,6 @@ if not field or string.find(redis.call('HGET', data, '@no_task_path') or '', pac
   return REFUSED
 end
 local added = put_task(index, data, ARGV, last, true)
-if type(added) == 'table' then return added end
+if type(added) == 'table' and (added.err or added[3]) then return added end
 mark(index, data, lease, dirty, members_of(ARGV, last), default, field, value)
 return added

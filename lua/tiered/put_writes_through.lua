@@ -22,7 +22,7 @@ local default, last = ARGV[4], #ARGV - 4
 local newest = kept_since(data, intents, ARGV[last + 1], ARGV[last + 2])
 
 local added = put_task(index, data, ARGV, last)
-if type(added) == 'table' then return added end
+if type(added) == 'table' and (added.err or added[3]) then return added end
 mark_again(index, data, lease, dirty, flush, members_of(ARGV, last), default)
 end_intent(index, data, intents, lease, dirty, ARGV[last + 1], newest, ARGV[last + 3], ARGV[last + 4])
 return added

@@ -380,11 +380,14 @@ def _page(
         chunks = codec.as_chunks(context, flat, thread)
         lengths = {field: len(chunk) for field, chunk in chunks.items()}
         lengths |= {field: int(size) for field, size in _pairs(of_chunks)}
-        values = [
-            StoredSize(int(size), {field: lengths[field] for field in chunked.reachable([root], chunks)})
-            for size, root in _pairs(of_values)
+
+        def measured(size: Any, root: bytes) -> StoredSize:
+            return StoredSize(int(size), {field: lengths[field] for field in chunked.reachable([root], chunks)})
+
+        values = [measured(*value) for value in _pairs(of_values)]
+        return following, [
+            _entry(context, thread, checkpoint, chunks, values, measured, longest) for checkpoint in stored
         ]
-        return following, [_entry(context, thread, checkpoint, chunks, values, longest) for checkpoint in stored]
 
 
 def _pairs(flat: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
@@ -397,9 +400,10 @@ def _entry(
     stored: Sequence[Any],
     chunks: codec.Chunks,
     values: Sequence[StoredSize],
+    measured_of: Callable[[Any, bytes], StoredSize],
     longest: int,
 ) -> Entry:
-    """Decode a checkpoint. `values` holds the sizes of all values of its page."""
+    """Decode a checkpoint. `values` holds the sizes of all values of its page, `measured_of` finds that of a root."""
     raw_id, raw_ns, raw_header, raw_writes, measured = stored
     ns, checkpoint_id = names.name_of(raw_ns), names.name_of(raw_id)
     address = config.Address(thread, ns, checkpoint_id)
@@ -416,12 +420,18 @@ def _entry(
         versions=checkpoint["channel_versions"],
         seen=checkpoint.get("versions_seen") or {},
         present=frozenset(channel for channel, flag in zip(channels, flags, strict=True) if flag == header.PRESENT[0]),
-        writes=_writes(context, address, raw_writes, longest),
+        writes=_writes(context, address, raw_writes, measured_of, longest),
         sizes={channels[i]: values[j] for i, j in _pairs(measured)},
     )
 
 
-def _writes(context: Context, address: config.Address, flat: Sequence[Any], longest: int) -> list[WriteHead]:
+def _writes(
+    context: Context,
+    address: config.Address,
+    flat: Sequence[Any],
+    measured_of: Callable[[Any, bytes], StoredSize],
+    longest: int,
+) -> list[WriteHead]:
     """Decode the pending writes of a checkpoint, with short values. An encrypted thread has them whole."""
     if context.cipher is not None:
         opened = {(write.task_id, write.idx): write for write in codec.decode_writes(context, flat, address)}
@@ -430,14 +440,16 @@ def _writes(context: Context, address: config.Address, flat: Sequence[Any], long
         flat = []
         for suffix, (*place, _kind, sealed) in of_each:
             write = opened[names.name_of(suffix[: suffix.index(b"\0") + 1]), int(place[0])]
-            flat += (suffix, *place, write.type, len(sealed), write.data if len(write.data) <= longest else b"")
+            has_value = len(write.data) <= longest or write.type == chunked.IN_CHUNKS
+            flat += (suffix, *place, write.type, len(sealed), write.data if has_value else b"")
     heads = []
     for at in range(0, len(flat), 7):
         suffix, index, path, channel, kind, size, data = flat[at : at + 7]
         task_id = names.name_of(suffix[: suffix.index(b"\0") + 1])
         write = chunked.Write(names.decode(path), task_id, int(index), names.decode(channel), kind, data)
         value = _preview(context, write, address, _UNPACKED * longest) if data else None
-        heads.append(WriteHead(task_id, write.task_path, write.channel, int(size), value))
+        of_chunks = sum(measured_of(0, data).chunks.values()) if kind == chunked.IN_CHUNKS else 0
+        heads.append(WriteHead(task_id, write.task_path, write.channel, int(size) + of_chunks, value))
     return heads
 
 

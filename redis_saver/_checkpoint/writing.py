@@ -14,7 +14,6 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
     get_checkpoint_metadata,
 )
-from langgraph.checkpoint.serde.types import TASKS
 
 from redis_saver._checkpoint import scripts
 from redis_saver._checkpoint.delta import COUNTERS
@@ -29,15 +28,12 @@ from redis_saver._engine.requests import Argument, Operation
 from redis_saver._storage import codec, compression, header as headers
 from redis_saver._storage.chunk_cache import (
     NOTHING,
-    WRITTEN,
     ChannelKey,
     KnownCheckpoint,
     KnownThread,
     Update,
     Version,
-    fields_in,
     names_version,
-    written_version,
 )
 from redis_saver._storage.chunks import LIST, ZSTD, Stored
 from redis_saver._storage.context import Context
@@ -112,6 +108,10 @@ def store(
         checkpoint = _leaving_out(checkpoint, without)
         stored = request(checkpoint, known=cache.of(data_key))
         reply = yield by.call(*stored.arguments)
+    if isinstance(reply, list) and len(reply) > 3 and (known := cache.of(data_key)).wrote(reply[3:]):
+        # It came before the pending writes with which it shares chunks.
+        stored = request(checkpoint, known=known.without_writes())
+        reply = yield by.call(*stored.arguments)
     if isinstance(reply, list) and len(reply) > 3:
         _LOG.info(
             "the server no longer has values of thread %s, which expired or was deleted, pruned or restored; "
@@ -164,7 +164,7 @@ class Encoded(NamedTuple):
     """The checkpoint as it is stored."""
 
 
-def encoded(  # noqa: PLR0912, PLR0915 - one path, read from top to bottom
+def encoded(
     context: Context,
     address: Address,
     settings: ThreadSettings,
@@ -198,86 +198,135 @@ def encoded(  # noqa: PLR0912, PLR0915 - one path, read from top to bottom
         LimitExceeded: A name is too long, or there are too many channels.
         EncodeError: The serializer does not know a value.
     """
-    ns, values, versions = address.checkpoint_ns, checkpoint["channel_values"], checkpoint["channel_versions"]
+    ns, values = address.checkpoint_ns, checkpoint["channel_values"]
     checkpoint_id, prefix = configs.name(checkpoint["id"], "checkpoint id"), names.blob(ns)
     table = version_table(checkpoint, new_versions, prefix)
     _check_sizes(context, address, checkpoint_id, table, len(prefix))
     flags = table.flags.replace(UNCHANGED, NEW) if sends_all else table.flags
     retained = {} if table.written == len(new_versions) else _retained(checkpoint, new_versions, prefix)
-
-    last_names, last_checkpoint = known.versions.get((ns, None)), known.checkpoints.get(ns)
     # A checkpoint without a parent is most likely the first of its thread.
-    knows_all = sends_all or not address.checkpoint_id or last_names is not None
-    # A Send shares chunks with other channels and with its pending write. No tag proves that these are stored.
-    has_sends = (ns, WRITTEN) in known.versions or (TASKS in new_versions and TASKS in values)
-    shared = fields_in(known.versions) if has_sends else frozenset[bytes]()
-    seen, chunks = dict[ChannelKey, Version | None](), dict[bytes, bytes]()
-    is_known = known.tag != b"" and not has_sends
-    if last_names is not None and last_names.field == table.names_chunk:
-        is_known = is_known and last_names.chain == known.chain
-        seen[ns, None] = last_names
-    else:
-        chunks[table.names_chunk] = table.names
-        if knows_all:
-            seen[ns, None] = names_version(table.names_chunk, table.names)
-
-    unchanged = last_checkpoint.values if last_checkpoint and last_checkpoint.chain == known.chain else {}
-    of_checkpoint, emptied, sent = dict[bytes, bytes | None](), list[bytes](), list[tuple[str, bytes]]()
-    valueless = list[str]()
-    for flag, channel, field in zip(flags, versions, table.fields, strict=True):
-        value: bytes | None = None
-        if flag == _NEW:
-            sent.append((channel, field))
-        elif flag == _UNCHANGED:
-            is_known = is_known and unchanged.get(field) is not None
-            value = unchanged.get(field) or b""
-            valueless += [channel] if field in unchanged and unchanged[field] is None else []
-        elif flag == _EMPTIED:
-            emptied.append(field)
-        else:
-            is_known = is_known and unchanged.get(field, b"") is None
-        of_checkpoint[field] = value
-    if valueless:  # LangGraph puts a value for a version that never had one
-        reduced = _leaving_out(checkpoint, valueless)
+    has_all = sends_all or not address.checkpoint_id
+    sending = _Sending(context, ns, known, table, has_all=has_all)
+    fields = sending.fields_of(checkpoint, flags)
+    if fields.valueless:  # LangGraph puts a value for a version that never had one
+        reduced = _leaving_out(checkpoint, fields.valueless)
         more: Any = {"sends_all": sends_all, "is_limited": is_limited}
         return encoded(context, address, settings, config, reduced, metadata, new_versions, known, **more)
+    stored = {field: sending.add(channel, field, values[channel]) for channel, field in fields.sent.items()}
+    fields.contents.update(stored)
+    stored |= {field: sending.add(channel, field, values[channel]) for channel, field in retained.items()}
 
-    stored_values = dict[bytes, bytes]()
-    for channel, field in (*sent, *retained.items()):
-        last = known.versions.get((ns, channel))
-        stored = codec.encode_value(context, values[channel], channel, last.stored if last else None)
-        stored_values[field] = stored.value
-        seen[ns, channel] = Version(field, stored) if stored.chunks else None
-        if stored.chunks:
-            before: Collection[bytes] = shared or (last.stored.chunks if last else ())
-            is_known = is_known and (last.chain == known.chain if last else knows_all)
-            for chunk in stored.new if before or knows_all else _likely_new(stored):
-                if chunk not in before:
-                    chunks[chunk] = stored.chunks[chunk]
-    for _, field in sent:
-        of_checkpoint[field] = stored_values[field]
+    merged, run = _merged(context, config, metadata)
+    entries = pack([field[len(prefix) :] for field in retained.values()]) if retained else b""
+    header = headers.encode(context, address.checkpoint_id, run, checkpoint, merged, table, entries)
+    member, by_age = names.checkpoint(ns, checkpoint_id), names.by_age(ns, checkpoint_id) if ns else b""
+    limit = b"" if context.keep_last is None and not settings.history else _history(context, settings.history)
+    sealed, key, contents = header, b"", list(stored.values())
+    if (cipher := context.cipher) is not None:
+        sealed, key = cipher.seal_header(member, header, _known_writes(context, address, merged)), cipher.argument
+        contents = [cipher.seal_value(*value) for value in stored.items()]
+    arguments: list[Argument] = [
+        member, by_age, run, sealed, flags,
+        context.expiry.milliseconds or b"", settings.ttl or b"", limit if is_limited else _NO_LIMIT,
+        sending.tag, b"%016x" % names.random(), len(stored), len(sending.chunks), len(fields.emptied),
+        key, *stored, *sending.chunks, *fields.emptied, *contents,
+        *_packed(context, sending.chunks, table.names_chunk),
+    ]  # fmt: skip
+    return Encoded(arguments, sending.seen, KnownCheckpoint(member, header, table.names_chunk, fields.contents))
 
+
+class _Fields(NamedTuple):
+    """The fields of a checkpoint's values."""
+
+    contents: dict[bytes, bytes | None]
+    """What they hold. None: the field has no value. Empty: not known."""
+    sent: dict[str, bytes]
+    """Those whose values are sent, by channel."""
+    emptied: list[bytes]
+    valueless: list[str]
+    """Channels whose version had no value at the parent."""
+
+
+class _Sending:
+    """What a put sends of a checkpoint, and whether the thread's tag proves what it leaves out."""
+
+    def __init__(self, context: Context, ns: str, known: KnownThread, table: VersionTable, *, has_all: bool) -> None:
+        """Begin with the names of the channels and nodes. With `has_all`, nothing else is expected on the server."""
+        self.seen: dict[ChannelKey, Version | None] = {}
+        """The versions of the thread's values."""
+        self.chunks: dict[bytes, bytes] = {}
+        """The chunks that are sent, by field."""
+        self._context, self._ns, self._known, self._table = context, ns, known, table
+        self._is_proven = known.newest_tag != b""
+        last = known.versions.get((ns, None))
+        self._knows_all = has_all or last is not None
+        if last is not None and last.field == table.names_chunk:
+            self._rely_on(last)
+            self.seen[ns, None] = last
+        else:
+            self.chunks[table.names_chunk] = table.names
+            if self._knows_all:
+                self.seen[ns, None] = names_version(table.names_chunk, table.names)
+
+    @property
+    def tag(self) -> bytes:
+        """The tag that proves what is left out, or empty."""
+        return self._known.newest_tag if self._is_proven else b""
+
+    def _rely_on(self, version: Version) -> None:
+        self._is_proven = self._is_proven and version.chain == self._known.chain
+
+    def fields_of(self, checkpoint: Checkpoint, flags: bytes) -> _Fields:
+        """Return the fields of the checkpoint's values. Those of the parent are expected on the server."""
+        last = self._known.checkpoints.get(self._ns)
+        unchanged = last.values if last and last.chain == self._known.chain else {}
+        found = _Fields({}, {}, [], [])
+        for flag, channel, field in zip(flags, checkpoint["channel_versions"], self._table.fields, strict=True):
+            value: bytes | None = None
+            if flag == _NEW:
+                found.sent[channel] = field
+            elif flag == _UNCHANGED:
+                known = unchanged.get(field)
+                self._is_proven = self._is_proven and known is not None
+                value = known or b""
+                if known is None and field in unchanged:
+                    found.valueless.append(channel)
+            elif flag == _EMPTIED:
+                found.emptied.append(field)
+            else:
+                self._is_proven = self._is_proven and unchanged.get(field, b"") is None
+            found.contents[field] = value
+        return found
+
+    def add(self, channel: str, field: bytes, value: Any) -> bytes:
+        """Encode a value, and send the chunks that the server may lack. Returns the contents of its field."""
+        last = self._known.versions.get((self._ns, channel))
+        stored = codec.encode_value(self._context, value, channel, last.stored if last else None)
+        self.seen[self._ns, channel] = Version(field, stored) if stored.chunks else None
+        if not stored.chunks:
+            return stored.value
+        self._is_proven = self._is_proven and (last is not None or self._knows_all)
+        if last is not None:
+            self._rely_on(last)
+        for chunk in stored.new if last or self._knows_all else _likely_new(stored):
+            # Pending writes and other channels may have it, too.
+            holder = last if last and chunk in last.stored.chunks else self._known.holder(chunk)
+            if holder is None:
+                self.chunks[chunk] = stored.chunks[chunk]
+            else:
+                self._rely_on(holder)
+        return stored.value
+
+
+def _merged(context: Context, config: RunnableConfig, metadata: CheckpointMetadata) -> tuple[CheckpointMetadata, bytes]:
+    """Return the metadata with what the config adds, and the run's member of the index or nothing."""
     merged, run = get_checkpoint_metadata(config, metadata), b""
     for ours in configs.OURS:
         merged.pop(ours, None)  # type: ignore[misc]  # LangGraph merges all strings of `configurable`
     if (run_id := merged.get("run_id")) is not None:
         run = names.run(str(run_id))
         limits.check_names(context.limits, [run], "a run")
-    entries = pack([field[len(prefix) :] for field in retained.values()]) if retained else b""
-    header = headers.encode(context, address.checkpoint_id, run, checkpoint, merged, table, entries)
-    member, by_age = names.checkpoint(ns, checkpoint_id), names.by_age(ns, checkpoint_id) if ns else b""
-    limit = b"" if context.keep_last is None and not settings.history else _history(context, settings.history)
-    sealed, key, contents = header, b"", list(stored_values.values())
-    if (cipher := context.cipher) is not None:
-        sealed, key = cipher.seal_header(member, header, _known_writes(context, address, merged)), cipher.argument
-        contents = [cipher.seal_value(*value) for value in stored_values.items()]
-    arguments: list[Argument] = [
-        member, by_age, run, sealed, flags,
-        context.expiry.milliseconds or b"", settings.ttl or b"", limit if is_limited else _NO_LIMIT,
-        known.tag if is_known else b"", b"%016x" % names.random(), len(stored_values), len(chunks), len(emptied),
-        key, *stored_values, *chunks, *emptied, *contents, *_packed(context, chunks, table.names_chunk),
-    ]  # fmt: skip
-    return Encoded(arguments, seen, KnownCheckpoint(member, header, table.names_chunk, of_checkpoint))
+    return merged, run
 
 
 def _known_writes(context: Context, address: Address, metadata: Mapping[str, Any]) -> bytes:
@@ -413,32 +462,32 @@ def store_writes(
         regular, key = cipher.seal_writes(member, regular), cipher.argument
         if special:
             special = cipher.seal_special(member, special, SpecialCall.new(special, regular))
+    cache, data_key, ns = context.chunk_cache, by.keys[1], address.checkpoint_ns
+    known = cache.of(data_key)
+    before, end = cache.note_sent(data_key, ns, chunks) if chunks else (b"", b"")
     arguments: list[Argument] = [
         member, b"".join(regular), len(regular), context.expiry.milliseconds or b"", settings.ttl or b"", key,
+        before + b" " + end if chunks else b"",
     ]  # fmt: skip
     for index, record in special.items():
         arguments += (index, record)
-    if not chunks:
-        return _written(context, address, task_id, writes, (yield by.call(*arguments)))
-    cache, data_key = context.chunk_cache, by.keys[1]
-    stored = fields_in(cache.of(data_key).versions)
-    while True:
-        lacked = {field: chunk for field, chunk in chunks.items() if field not in stored}  # by the server, as we know
-        pairs = zip(lacked, _packed(context, lacked), strict=True)
-        missing = yield by.call(*arguments, *[part for pair in pairs for part in pair])
-        if not isinstance(missing, list):
-            break
-        with decoding("what put_writes lacks of thread {!r}", address.thread_id):
-            if not stored:
-                raise ValueError(f"the server asks again for {len(missing)} chunks that were sent to it")
+    lacked = {field: chunk for field, chunk in chunks.items() if known.holder(field) is None}
+    reply = yield by.call(*arguments, *_pairs(context, lacked))
+    if isinstance(reply, list) and len(reply) > 2 and len(lacked) < len(chunks):
         cache.forget(data_key)
-        stored = frozenset()
-    if not _written(context, address, task_id, writes, missing):
-        return False
-    # The next put need not send these chunks.
-    written = address.checkpoint_ns, WRITTEN
-    cache.remember(data_key, {written: written_version(chunks, cache.of(data_key).versions.get(written))})
-    return True
+        reply = yield by.call(*arguments, *_pairs(context, chunks))
+    if chunks and reply != PutReply.REFUSED:
+        with decoding("what put_writes answered about thread {!r}", address.thread_id):
+            if not isinstance(reply, list) or list(map(type, reply)) != [int, bytes]:
+                raise ValueError(f"{shown(reply)} is neither a number and a tag, nor a list of what was not sent")
+        reply, tag = reply
+        cache.note_stored(data_key, ns, before, end, tag)
+    return _written(context, address, task_id, writes, reply)
+
+
+def _pairs(context: Context, chunks: Mapping[bytes, bytes]) -> list[bytes]:
+    """Return chunks as `lua/checkpoint/put_writes.lua` takes them: field, bytes, field, bytes, ..."""
+    return [part for pair in zip(chunks, _packed(context, chunks), strict=True) for part in pair]
 
 
 def _written(context: Context, address: Address, task_id: str, writes: Sequence[tuple[str, Any]], reply: int) -> bool:

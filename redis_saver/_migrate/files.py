@@ -52,7 +52,7 @@ from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._common.display import error_text, printable, shown
 from redis_saver._common.limits import Allowance, Limits
 from redis_saver._migrate.endpoints import Entry, Items, NotStored, Target, TaskInfo, ThreadOutline, is_sound, special
-from redis_saver._storage.chunks import digest
+from redis_saver._storage.chunks import digest, pieces_of
 from redis_saver._store.writing import StoredItem
 from redis_saver.errors import EndpointError, FileDamaged, RedisSaverError, ThreadMigrationError, decoding_item, moving
 
@@ -334,14 +334,9 @@ class ThreadFile(_File, Target):
 
     def _value(self, value: Any) -> list[Any]:
         """Return a value as the numbers of its byte strings. New byte strings are written first."""
-        if (dumps_elements := getattr(self._serde, "dumps_elements", None)) is not None:
-            encoded = dumps_elements(value)
-            kind, pieces = encoded.type, encoded.elements
-        else:
-            kind, data = self._serde.dumps_typed(value)
-            pieces = [data]
+        kind, data = self._serde.dumps_typed(value)
         numbers = []
-        for piece in pieces:
+        for piece in pieces_of(kind, data):
             key = digest(piece)
             if key not in self._shared:
                 self._shared[key] = len(self._shared)

@@ -66,42 +66,41 @@ def list_length(data: bytes) -> int | None:
     return count if data.startswith(header(count, list)) else None
 
 
-def head(data: bytes, begin: int) -> tuple[type | None, int, int]:
-    """Return the kind of a list, dict or long Ext, the number of its elements or items, and the start of its contents.
+def head(data: bytes, begin: int) -> tuple[type | None, int]:
+    """Return the kind of a list, dict or long Ext, and the start of the object's contents.
 
-    An Ext counts only if its data is msgpack: a class and its arguments. The kind of any other value is None.
+    An Ext counts only if its data is msgpack: a class and its arguments. The kind of any other object is None.
     """
     first = data[begin]
     start = begin + _SIZES[first]
     if 0x80 <= first < 0xA0:
-        return (dict if first < 0x90 else list), first & 15, start
+        return (dict if first < 0x90 else list), start
     if 0xDC <= first <= 0xDF:
-        return (list if first < 0xDE else dict), int.from_bytes(data[begin + 1 : start], "big"), start
-    if first in (0xC8, 0xC9) and data[start - 1] < 6:
-        return ormsgpack.Ext, 1, start
-    return None, 0, begin
+        return (list if first < 0xDE else dict), start
+    return (ormsgpack.Ext if first in (0xC8, 0xC9) and data[start - 1] < 6 else None), start
 
 
-def ends(data: bytes, start: int, count: int) -> list[int]:
-    """Return the end of each of `count` objects. The first begins at `start`."""
-    positions, at = list[int](), start
-    for _ in range(count):
-        left = 1
-        while left:
-            first = data[at]
-            length, inside = _LENGTH_BYTES[first], _INSIDE[first]
-            if not length:
-                left += inside
+def end_of(data: bytes, begin: int) -> int:
+    """Return the end of the object at `begin`. It may lie behind the data, if that is not valid msgpack.
+
+    Raises:
+        IndexError: The data ends within the object.
+    """
+    at, left = begin, 1
+    while left:
+        first = data[at]
+        length, inside = _LENGTH_BYTES[first], _INSIDE[first]
+        if not length:
+            left += inside
+        else:
+            size = int.from_bytes(data[at + 1 : at + 1 + length], "big")
+            if inside:
+                left += inside * size
             else:
-                size = int.from_bytes(data[at + 1 : at + 1 + length], "big")
-                if inside:
-                    left += inside * size
-                else:
-                    at += size
-            at += _SIZES[first]
-            left -= 1
-        positions.append(at)
-    return positions
+                at += size
+        at += _SIZES[first]
+        left -= 1
+    return at
 
 
 def is_deeper(data: bytes, most: int) -> bool:

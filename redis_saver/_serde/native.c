@@ -885,6 +885,172 @@ static void release(void *module) {
     for (int i = 0; i < state->count; i++) drop(&state->plans[i]);
 }
 
+/* -- cutting: the rule of cutter.py */
+
+enum { OPENED = 2048, LEAST = 128, NORMAL = 512, MOST = 2048, LONG = 512, WINDOW = 64, SHORT = 1 << 19 };
+static const uint64_t RARE = 1ull << 22, OFTEN = 1ull << 24; /* of 1 << 32 */
+
+typedef struct {
+    const unsigned char *data;
+    const uint64_t *gear;
+    PyObject *pieces;
+    int coarse; /* binary digits by which pieces of strings are larger */
+    Py_ssize_t start, at, hashed; /* of the piece, of the element, of the hash */
+    uint64_t hash;
+} Cutter;
+
+typedef enum { SCALAR, ARRAY, MAP, EXTENSION } Container;
+
+typedef struct {
+    Container kind;
+    Py_ssize_t start;     /* of the contents */
+    uint64_t size, count; /* of a string in bytes, of a container in objects */
+    int code;
+} Head;
+
+/* Reads the head of an object. False if the data ends in it. */
+static int read_head(const unsigned char *data, Py_ssize_t at, Py_ssize_t end, Head *head) {
+    static const unsigned char fixed[] = {1, 1, 2, 4, 8, 1, 2, 4, 8}; /* the numbers from 0xcb - 1 on */
+    int first = data[at], width = 0;
+    *head = (Head){SCALAR, at + 1, 0, 0, 0};
+    if (first < 0x80 || first >= 0xe0) return 1;
+    if (first < 0xa0) {
+        head->kind = first < 0x90 ? MAP : ARRAY;
+        head->count = (uint64_t)(first & 15) << (first < 0x90);
+        return 1;
+    }
+    if (first < 0xc0) return head->size = first & 31, 1;
+    if (first < 0xc4) return 1;
+    if (first < 0xc7) width = 1 << (first - 0xc4);
+    else if (first < 0xca) width = 1 << (first - 0xc7);
+    else if (first < 0xcc) return head->size = first == 0xca ? 4 : 8, 1;
+    else if (first < 0xd4) return head->size = fixed[1 + ((first - 0xcc) & 3)], 1;
+    else if (first < 0xd9) return head->size = 1 + (1 << (first - 0xd4)), 1;
+    else if (first < 0xdc) width = 1 << (first - 0xd9);
+    else width = first & 1 ? 4 : 2;
+    uint64_t number = 0;
+    if (end - at <= width) return 0;
+    for (int i = 0; i < width; i++) number = number << 8 | data[at + 1 + i];
+    head->start += width;
+    if (first >= 0xdc) {
+        head->kind = first < 0xde ? ARRAY : MAP;
+        head->count = number << (first >= 0xde);
+        return 1;
+    }
+    head->size = number;
+    if (first < 0xc7 || first > 0xc9) return 1;
+    if (head->start >= end) return 0;
+    head->code = data[head->start++];
+    if (first > 0xc7 && head->code < 6) head->kind = EXTENSION;
+    return 1;
+}
+
+/* Returns the end of an object, or -1 if the data ends in it. */
+static Py_ssize_t end_of(const unsigned char *data, Py_ssize_t at, Py_ssize_t end) {
+    Head head;
+    for (uint64_t left = 1; left; left--) {
+        if (at >= end || !read_head(data, at, end, &head)) return -1;
+        if (head.size > (uint64_t)(end - head.start)) return -1;
+        at = head.start + (Py_ssize_t)head.size;
+        left += head.count;
+        if (left > (uint64_t)(end - at) + 1) return -1; /* each object has a byte */
+    }
+    return at;
+}
+
+static Status end_piece(Cutter *cutter, Py_ssize_t place) {
+    PyObject *piece = PyBytes_FromStringAndSize((const char *)cutter->data + cutter->start, place - cutter->start);
+    int failed = !piece || PyList_Append(cutter->pieces, piece);
+    Py_XDECREF(piece);
+    cutter->start = place;
+    return failed ? FAILED : OK;
+}
+
+/* Hashes the bytes before a place. */
+static uint64_t hash_at(Cutter *cutter, Py_ssize_t place) {
+    Py_ssize_t from = place - WINDOW;
+    if (cutter->hashed < from) cutter->hash = 0;
+    else from = cutter->hashed;
+    for (; from < place; from++) cutter->hash = (cutter->hash << 1) + cutter->gear[cutter->data[from]];
+    cutter->hashed = place;
+    return cutter->hash >> 32;
+}
+
+static Status end_element(Cutter *cutter, Py_ssize_t place) {
+    Py_ssize_t length = place - cutter->at, size;
+    if (length >= LONG && cutter->at > cutter->start) TRY(end_piece(cutter, cutter->at));
+    cutter->at = place;
+    size = place - cutter->start;
+    if (!length || size < LEAST) return OK;
+    if (size < MOST && hash_at(cutter, place) >= (uint64_t)length * (size < NORMAL ? RARE : OFTEN)) return OK;
+    return end_piece(cutter, place);
+}
+
+static Status border(Cutter *cutter, Py_ssize_t place) {
+    TRY(end_element(cutter, place));
+    return place > cutter->start ? end_piece(cutter, place) : OK;
+}
+
+static Status cut_string(Cutter *cutter, Py_ssize_t end) {
+    int coarse = cutter->coarse;
+    for (Py_ssize_t parts = (end - cutter->start) / SHORT; parts; parts >>= 1) coarse++;
+    while (end - cutter->start > (Py_ssize_t)LEAST << coarse) {
+        Py_ssize_t place = cutter->start + ((Py_ssize_t)LEAST << coarse), normal = cutter->start + ((Py_ssize_t)NORMAL << coarse);
+        Py_ssize_t most = cutter->start + ((Py_ssize_t)MOST << coarse);
+        uint64_t hash = 0;
+        if (most > end) most = end;
+        for (Py_ssize_t i = place - WINDOW; i < place; i++) hash = (hash << 1) + cutter->gear[cutter->data[i]];
+        for (; place < most && hash >> 32 >= (place < normal ? RARE : OFTEN) >> coarse; place++)
+            hash = (hash << 1) + cutter->gear[cutter->data[place]];
+        TRY(end_piece(cutter, place));
+    }
+    cutter->at = end;
+    return OK;
+}
+
+static int fields_of_extension(int code) { return code == 0 || code == 3 ? 1 : 2; }
+
+static Status cut_elements(Cutter *cutter, Py_ssize_t begin, Py_ssize_t end, int step, int fields, int depth) {
+    while (begin < end) {
+        if (step > 1 && (begin = end_of(cutter->data, begin, end)) < 0) return UNKNOWN;
+        Py_ssize_t stop = end_of(cutter->data, begin, end);
+        if (stop < 0) return UNKNOWN;
+        if (stop - begin >= OPENED) {
+            Head head;
+            read_head(cutter->data, begin, end, &head);
+            int is_extension = head.kind == EXTENSION && depth, is_field = fields && head.kind != SCALAR && depth;
+            if (!is_field || is_extension) TRY(border(cutter, is_extension ? begin : head.start));
+            if (head.kind == SCALAR || !depth) TRY(cut_string(cutter, stop));
+            else {
+                int inner = is_extension ? fields_of_extension(head.code) : is_field ? fields - 1 : 0;
+                TRY(cut_elements(cutter, head.start, stop, head.kind == MAP ? 2 : 1, inner, depth - 1));
+            }
+            if (!is_field || is_extension) TRY(border(cutter, stop));
+        }
+        TRY(end_element(cutter, stop));
+        begin = stop;
+    }
+    return OK;
+}
+
+static PyObject *cut(PyObject *module, PyObject *args) {
+    const char *data, *gear;
+    Py_ssize_t size, gear_size, start;
+    int step, coarse;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y#y#ini", &data, &size, &gear, &gear_size, &coarse, &start, &step)) return NULL;
+    if (gear_size != 256 * sizeof(uint64_t) || start < 0 || start > size || coarse < 0 || coarse > 8) return PyErr_BadArgument(), NULL;
+    uint64_t numbers[256];
+    memcpy(numbers, gear, sizeof numbers);
+    Cutter cutter = {(const unsigned char *)data, numbers, PyList_New(0), coarse, start, start, -1, 0};
+    if (!cutter.pieces) return NULL;
+    Status status = step ? cut_elements(&cutter, start, size, step, 0, DEEPEST) : cut_string(&cutter, size);
+    if (status == OK) status = border(&cutter, size);
+    if (status == OK) return cutter.pieces;
+    Py_DECREF(cutter.pieces);
+    return not_ok(status);
+}
+
 static PyMethodDef methods[] = {
     {"learn", learn, METH_VARARGS,
      "learn(type, names, packed_names, kinds, head, template, fields, rule)\n--\n\nWhat there is to know of a class. "
@@ -901,6 +1067,8 @@ static PyMethodDef methods[] = {
     {"snapshot", snapshot, METH_VARARGS,
      "snapshot(value, message)\n--\n\nWhat `fallback._copy_of` says of a value; `message` is called with each message in it. None where "
      "that is not to be told here."},
+    {"cut", cut, METH_VARARGS,
+     "cut(data, gear, coarse, start, step)\n--\n\nWhat `cutter.pieces_of` says; None where the bytes are not msgpack."},
     {"read", read_message, METH_O, "read(payload)\n--\n\nThe message of an Ext; None where that is not to be told here."},
     {"make", make, METH_VARARGS,
      "make(kinds, fields)\n--\n\nMessages of these classes and of these fields, of which `pack` told; None where that is not to be told "

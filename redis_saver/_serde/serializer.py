@@ -22,8 +22,8 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from redis_saver._serde import elements, fallback
-from redis_saver._serde.elements import EncodedElements, Fingerprint
+from redis_saver._serde import fallback, fingerprint
+from redis_saver._serde.fingerprint import NONE, EncodedValue, Fingerprint
 from redis_saver._serde.msgpack import header, header_length, list_length
 
 
@@ -50,7 +50,7 @@ class SafeSerializer(JsonPlusSerializer):
 
 _dumps_typed: Any = JsonPlusSerializer.dumps_typed
 if fallback.KNOWN:
-    _dumps_typed = fallback.with_encode(_dumps_typed, elements.encode)
+    _dumps_typed = fallback.with_encode(_dumps_typed, fingerprint.encode)
 
 
 class FastSerializer(SafeSerializer):
@@ -76,83 +76,52 @@ class FastSerializer(SafeSerializer):
             fallback.hasten(clone)
         return clone
 
-    def dumps_elements(self, obj: Any, last: EncodedElements | None = None) -> EncodedElements:
-        """Encode a value as elements. Joined, they are the result of `dumps_typed` (except `EncodedElements.same`).
-
-        A list, or a dict whose keys are strings, is cut between its elements. The result is its head, then one piece
-        for each element (or key with its value). Small elements are encoded in groups of a fixed size, so a list that
-        grows keeps all pieces except the last. A `_DeltaSnapshot` of such a list or dict is cut in the same way. A
-        short value, and any other kind of value, is one element. If a subclass has its own `dumps_typed`, which may
-        encrypt, the result is one element.
+    def dumps_rest(self, obj: Any, last: Fingerprint | None = None) -> EncodedValue:
+        """Encode a value as `dumps_typed` does, but leave out messages that have not changed.
 
         Args:
             obj: The value.
-            last: The result for an earlier version of the value. Messages at the front of a list that have not changed
-                since are counted and left out.
+            last: The fingerprint of an earlier version of the value. Messages at the front of a list, or of a snapshot
+                of one, that have not changed since are left out.
         """
         own = type(self).dumps_typed is not SafeSerializer.dumps_typed or "dumps_typed" in vars(self)
         if fallback.KNOWN and not own and obj is not None and not isinstance(obj, (bytes, bytearray)):
             try:
-                return elements.cut(obj, last)
+                return fingerprint.encode_rest(obj, last)
             except (ormsgpack.MsgpackEncodeError, RuntimeError):
                 pass  # `dumps_typed` tries again, or raises the right error
-        kind, data = self.dumps_typed(obj)
-        return EncodedElements(kind, [data])
+        return EncodedValue(*self.dumps_typed(obj))
 
-    def loads_elements(
-        self, kind: str, data: bytes, last: EncodedElements | None = None, same: int = 0
-    ) -> tuple[Any, tuple[list[int], EncodedElements] | None] | None:
-        """Decode a value as `loads_typed` does.
-
-        For a list of plain messages, or a snapshot of one, also return the result of `dumps_elements` with the sizes of
-        the elements instead of the elements. With this result as `last`, the next version is decoded faster.
+    def loads_rest(self, kind: str, data: bytes, front: Fingerprint = NONE) -> tuple[Any, Fingerprint | None] | None:
+        """Decode a value as `loads_typed` does. Also return its fingerprint, if it is a list of plain messages.
 
         Args:
             kind: The type that `dumps_typed` returned.
-            data: The bytes that it returned, without the first `same` elements.
-            last: The result for an earlier version.
-            same: Number of elements at the front that are the same as in `last`, at most `last.fingerprint.read`. They
-                become new objects, but faster. The result lacks their sizes.
+            data: The bytes that it returned, without the messages of `front`.
+            front: The fingerprint of messages at the front that were read before. They become new objects, but faster.
 
         Returns:
-            None if `same` is not 0 and `data` is not the rest of a list. Then all bytes are needed.
+            None if `front` has messages and `data` is not the rest of a list. Then all bytes are needed.
         """
         if kind != "msgpack" or not self._has_short_path():
-            return None if same else (self.loads_typed((kind, data)), None)
-        start = elements.snapshot_start(data)
-        if not same or last is None or last.fingerprint is None:
+            return None if front.kinds else (self.loads_typed((kind, data)), None)
+        start = fingerprint.snapshot_start(data)
+        if not front.kinds:
             value = self.loads_typed((kind, data))
             inner: Any = getattr(value, "value", None) if start else value
-            read = elements.read_elements(inner, data[start:]) if type(inner) is list and len(inner) > 1 else None
-            if read is None:
-                return value, None
-            sizes, fingerprint = read
-            return value, ([start + sizes[0], *sizes[1:]], EncodedElements(kind, [], 0, fingerprint))
-        decoded = self._loads_rest(data[start:], last, last.fingerprint, same)
-        if decoded is None or not start:
-            return decoded
-        messages, known = decoded
-        if known is not None:
-            known = [start + known[0][0], *known[0][1:]], known[1]
-        # The class exists, as its head was recognised.
-        return fallback.delta_snapshot(messages), known  # type: ignore[misc]
-
-    def _loads_rest(
-        self, data: bytes, last: EncodedElements, before: Fingerprint, same: int
-    ) -> tuple[list[Any], tuple[list[int], EncodedElements] | None] | None:
-        """Decode a list whose first `same` elements are those of the fingerprint of `last`."""
-        count = list_length(data)
-        if count is None or count < same:
+            is_list = type(inner) is list and len(inner) > 1
+            return value, fingerprint.of_read(inner, data[start:]) if is_list else None
+        count = list_length(data[start:])
+        if count is None or count < len(front.kinds):
             return None
-        fingerprint = before.front(same)
-        front = fingerprint.made()
-        if count == same:
-            known = last if fingerprint is before else EncodedElements("msgpack", [], 0, fingerprint)
-            return front, ([header_length(count)], known)
-        data = header(count - same, list) + data[header_length(count) :]
-        value = self.loads_typed(("msgpack", data))
-        read = elements.read_elements(value, data, fingerprint)
-        return front + value, (read[0], EncodedElements("msgpack", [], 0, read[1])) if read else None
+        value, more = front.made(), count - len(front.kinds)
+        known: Fingerprint | None = front
+        if more:
+            rest = header(more, list) + data[start + header_length(count) :]
+            others = self.loads_typed((kind, rest))
+            value, known = value + others, fingerprint.of_read(others, rest, front)
+        # The class exists, as its head was recognised.
+        return fallback.delta_snapshot(value) if start else value, known  # type: ignore[misc]
 
     def _has_short_path(self) -> bool:
         """True unless a subclass, or a hook that was set later, changes how values are decoded."""

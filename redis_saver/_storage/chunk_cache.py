@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
-from redis_saver._common import config, forks
+from redis_saver._common import config, forks, names
 from redis_saver._common.bounded_cache import BoundedCache
-from redis_saver._serde.elements import snapshot_start
+from redis_saver._serde.fingerprint import snapshot_start
 from redis_saver._storage.chunks import Stored, Write, head_of, right_edge
 
 CACHE_BYTES = 64 * 2**20
@@ -52,8 +52,8 @@ class Version:
         # Its key, the namespace and the channel, is about as long as the field.
         self.size: int = stored.size + (len(stored.chunks) + 2) * _CHUNK + 2 * len(field)
         """Estimated memory in bytes."""
-        if stored.elements and stored.elements.fingerprint:
-            self.size += stored.elements.fingerprint.size
+        if stored.fingerprint:
+            self.size += stored.fingerprint.size
 
     def right_edge(self) -> list[bytes]:
         """Return the chunks that a request names as known. A list also stands for the chunks below it."""
@@ -71,7 +71,7 @@ def names_version(field: bytes, chunk: bytes) -> Version:
     return Version(field, Stored(b"", {field: chunk}, size=len(chunk)))
 
 
-WRITTEN = "__pregel_tasks, written"
+WRITTEN = "pending writes"
 """A pseudo channel. Its version has the chunks of the pending writes since the namespace was last read."""
 MAX_WRITTEN = 2000
 """Maximum number of these chunks. The oldest are forgotten first."""
@@ -181,6 +181,26 @@ class KnownThread(NamedTuple):
     """The thread's tag after the last put or read of this process, or empty."""
     chain: int = 0
     """The chain of puts that ends with this tag."""
+    sent: bytes = b""
+    """The random end of the tag that pending writes on their way to the server set, if there are some."""
+
+    @property
+    def newest_tag(self) -> bytes:
+        """The tag that a put or pending writes name: that of the writes on their way, or the last one."""
+        return self.sent or self.tag
+
+    def holder(self, chunk: bytes) -> Version | None:
+        """Return a version that has a chunk."""
+        return next((version for version in self.versions.values() if chunk in version.stored.chunks), None)
+
+    def wrote(self, fields: Sequence[Any]) -> bool:
+        """True if pending writes have all chunks with these fields."""
+        written = [version.stored.chunks for key, version in self.versions.items() if key[1] == WRITTEN]
+        return all(any(field in chunks for chunks in written) for field in fields)
+
+    def without_writes(self) -> KnownThread:
+        """Return what is known without the chunks of pending writes."""
+        return self._replace(versions={key: each for key, each in self.versions.items() if key[1] != WRITTEN})
 
     def size_of_points(self) -> int:
         """Return the estimated memory of histories in bytes, without versions that the thread has anyway."""
@@ -207,11 +227,6 @@ class KnownThread(NamedTuple):
 
 
 NOTHING = KnownThread()
-
-
-def fields_in(cached: Cached) -> frozenset[bytes]:
-    """Return the fields of all chunks in these versions."""
-    return frozenset().union(*[version.stored.chunks for version in cached.values()])
 
 
 class ChunkCache:
@@ -277,7 +292,8 @@ class ChunkCache:
         if tag is None:
             tag = known.tag
         else:
-            if not before or before != known.tag:
+            expected = before.endswith(known.sent) if known.sent else before == known.tag
+            if not before or not (expected or before == tag == known.tag):
                 chain = next(_chains)
             for version in seen.values():
                 if version is not None:
@@ -293,7 +309,41 @@ class ChunkCache:
             for key, version in known.versions.items():
                 if key[0] == ns and checkpoint.values.get(version.field) is not None:
                     version.chain = chain
-        self._store(thread, KnownThread(known.updated(seen), known.points, checkpoints, tag, chain))
+        sent = known.sent if tag == known.tag else b""
+        self._store(thread, KnownThread(known.updated(seen), known.points, checkpoints, tag, chain, sent))
+
+    def note_sent(self, thread: bytes, ns: str, chunks: Mapping[bytes, bytes]) -> tuple[bytes, bytes]:
+        """Remember the chunks of pending writes that are about to be sent, so that a put need not send them, too.
+
+        Returns:
+            The tag on which the writes build, and the end of the tag that they set. If the put comes first, the server
+            has another tag, and the script checks everything.
+        """
+        known, key, end = self._threads.get(thread, NOTHING), (ns, WRITTEN), b"%016x" % names.random()
+        last = known.versions.get(key)
+        version = written_version(chunks, last)
+        version.chain = known.chain if last is None or last.chain == known.chain else 0
+        sent = end if known.newest_tag else b""
+        self._store(thread, known._replace(versions={**known.versions, key: version}, sent=sent))
+        return known.newest_tag, end
+
+    def note_stored(self, thread: bytes, ns: str, before: bytes, end: bytes, tag: bytes) -> None:
+        """Note that pending writes were stored.
+
+        Args:
+            thread: The key of the thread's data.
+            ns: Their namespace.
+            before: The first result of `note_sent`.
+            end: The second one.
+            tag: The tag that proves their chunks. Empty: the thread had another one than `before`.
+        """
+        known = self._threads.get(thread, NOTHING)
+        if tag and before and known.tag.endswith(before):
+            sent = b"" if known.sent == end else known.sent
+            self._store(thread, known._replace(tag=tag, sent=sent))
+        elif not tag and (version := known.versions.get((ns, WRITTEN))):
+            version.chain = 0
+            self._store(thread, known._replace(sent=b""))
 
     def remember_history(
         self, thread: bytes, ns: str, point: KnownPoint, used: Collection[bytes], seen: Update

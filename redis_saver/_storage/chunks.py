@@ -1,25 +1,26 @@
 """Long values in chunks. The versions of a value share the chunks that did not change.
 
-The serializer's `dumps_elements` says where the elements of a list or dict end, and `cut` makes chunks of them. A
-chunk's field is its kind and a digest of its bytes, so a thread stores equal chunks once. The digests of a value's
-chunks form a list, and a long list is cut into chunks again. So a value is a tree, and its field holds the root.
+`_serde/cutter.py` says where the serializer's bytes are cut, and `cut` makes chunks of the pieces. A chunk's field is
+its kind and a digest of its bytes, so a thread stores equal chunks once. The digests of a value's chunks form a list,
+and a long list is cut into chunks again. So a value is a tree, and its field holds the root.
 `docs/storage-format.md` shows the format. Threads share no chunks.
 """
 
 from __future__ import annotations
 
 import operator
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
 from hashlib import sha256
 from itertools import accumulate, chain, repeat
 from typing import NamedTuple, TypeAlias
-from zlib import crc32
 
 from redis_saver._common import names
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Allowance
-from redis_saver._serde.elements import EncodedElements
+from redis_saver._serde import cutter
+from redis_saver._serde.cutter import PUBLIC, Gear
+from redis_saver._serde.fingerprint import EncodedValue, Fingerprint
 from redis_saver._storage.framing import pack, take
 
 LIST, PLAIN, ZSTD = b"n", b"p", b"z"
@@ -37,10 +38,6 @@ class ChunkMissing(LookupError):
     """A value was read without one of its chunks."""
 
 
-Chunk: TypeAlias = tuple[bytes, bytes, int]
-"""A chunk of a level: its field, its bytes, and its number of elements or of chunks of the level below."""
-
-
 class Level(NamedTuple):
     """Chunks in order: the leaves of a value, or the lists of the chunks of the level below.
 
@@ -48,16 +45,15 @@ class Level(NamedTuple):
     """
 
     fields: tuple[bytes, ...] = ()
-    bytes: tuple[bytes, ...] = ()
-    counts: tuple[int, ...] = ()
-    """Number of elements, or of chunks of the level below, in each chunk. Empty for leaves that were read."""
-    closed: bool = False
-    """True if the last chunk ends at the same element in any longer value."""
+    chunks: tuple[bytes, ...] = ()
 
-    def with_more(self, same: int, more: Sequence[Chunk], *, closed: bool) -> Level:
+    def counts(self) -> list[int]:
+        """Return the number of chunks in each list of chunks."""
+        return [len(chunk) // DIGEST for chunk in self.chunks]
+
+    def with_more(self, same: int, fields: Sequence[bytes], chunks: Sequence[bytes]) -> Level:
         """Return the first `same` chunks of this level, with more after them."""
-        fields, chunks, counts = zip(*more, strict=True) if more else ((), (), ())
-        return Level(self.fields[:same] + fields, self.bytes[:same] + chunks, self.counts[:same] + counts, closed)
+        return Level((*self.fields[:same], *fields), (*self.chunks[:same], *chunks))
 
 
 class Stored(NamedTuple):
@@ -71,8 +67,8 @@ class Stored(NamedTuple):
     """The chunks in order, level by level, the leaves first."""
     new: tuple[bytes, ...] = ()
     """Fields of the chunks that the earlier version may lack."""
-    elements: EncodedElements | None = None
-    """The serializer's result, to compare the next version with."""
+    fingerprint: Fingerprint | None = None
+    """Of a list of messages, to compare the next version with."""
     size: int = 0
     """Bytes of the chunks."""
 
@@ -93,7 +89,7 @@ class Write(NamedTuple):
     data: bytes
 
 
-NO_LEVEL = Level(closed=True)
+NO_LEVEL = Level()
 """Placeholder for a missing level of an earlier version."""
 
 
@@ -106,18 +102,10 @@ Digests: TypeAlias = Callable[[bytes], bytes]
 """Names chunks: `digest`, or the keyed digest of a thread's cipher."""
 
 
-def shared(stored: Stored, last: Stored) -> tuple[int, ...]:
-    """Return the counts of the leaves at the front of a value that need not be decoded again.
-
-    Another version, which was read, has the same leaves.
-    """
-    if not (last.elements and last.elements.fingerprint and last.elements.fingerprint.read):
-        return ()
-    leaves, before = stored.levels[0], last.levels[0]
-    # Only decoding shows whether the last leaf would end at the same element in a longer value.
-    fields = leaves.fields if stored is last else leaves.fields[:-1]
-    counts = before.counts[: _alike(fields, before.fields)]
-    return counts[: bisect_right(list(accumulate(counts)), last.elements.fingerprint.read)]
+def shared(stored: Stored, last: Stored) -> int:
+    """Return the size of the leaves, in bytes, that another version has at its front, too."""
+    same = _alike(stored.levels[0].fields, last.levels[0].fields)
+    return sum(map(len, stored.levels[0].chunks[:same]))
 
 
 def digests_of(fields: Sequence[bytes]) -> bytes:
@@ -173,13 +161,13 @@ def join(
     try:
         while True:
             same += _alike(fields[same:], before.fields[same:])
-            contents = (*before.bytes[:same], *map(chunks.__getitem__, fields[same:]))
+            contents = (*before.chunks[:same], *map(chunks.__getitem__, fields[same:]))
             kept.append(same)
             count += len(fields)
             if fields[0][:1] != LIST:
                 break
-            counts = tuple([len(chunk) // DIGEST for chunk in contents])
-            levels.append(Level(fields, contents, counts))
+            levels.append(Level(fields, contents))
+            counts = levels[-1].counts()
             allowance.unfold("chunks", count + sum(counts))
             allowance.unfold("depth", len(levels))
             lists, same, before = same, sum(counts[:same]), next(others)
@@ -219,14 +207,14 @@ def by_field(
         # There is no earlier version, or it has a chunk in two places: it may lose one of them and keep the other.
         chunks = dict[bytes, bytes]()
         for level in levels:
-            chunks.update(zip(level.fields, level.bytes, strict=True))
+            chunks.update(zip(level.fields, level.chunks, strict=True))
         return chunks, sum(map(len, chunks.values()))
     chunks, size = before.chunks.copy(), before.size
     for level, same in zip(before.levels, chain(kept, repeat(0))):  # noqa: B905 - there may be fewer levels now
         for field in level.fields[same:]:
             size -= len(chunks.pop(field))
     for level, same in zip(levels, kept, strict=True):
-        more = dict(zip(level.fields[same:], level.bytes[same:], strict=True))
+        more = dict(zip(level.fields[same:], level.chunks[same:], strict=True))
         size += sum(map(len, map(more.__getitem__, more.keys() - chunks.keys())))
         chunks.update(more)
     return chunks, size
@@ -238,9 +226,12 @@ def head_of(stored: Stored) -> bytes:
 
 
 def typed_bytes(stored: Stored, skipped: int = 0) -> tuple[str, bytes]:
-    """Return the type and bytes that the serializer gave, without the bytes of the first `skipped` leaves."""
+    """Return the type and bytes that the serializer gave, without the first `skipped` bytes after the head."""
     (serializer_type, head), _ = take(stored.value, _FRAMES, 2)
-    return names.decode(serializer_type), b"".join([head, *stored.levels[0].bytes[skipped:]])
+    leaves = stored.levels[0].chunks
+    whole = bisect_right(list(accumulate(map(len, leaves))), skipped) if skipped else 0
+    begun = [leaf[skipped - sum(map(len, leaves[:whole])) :] for leaf in leaves[whole : whole + 1]]
+    return names.decode(serializer_type), b"".join([head, *begun, *leaves[whole + 1 :]])
 
 
 def children(kind: bytes, digests: bytes) -> list[bytes]:
@@ -264,7 +255,7 @@ def right_edge(levels: Sequence[Level]) -> list[bytes]:
     """
     fields = list(levels[-1].fields)
     for lists, below in zip(levels[:0:-1], levels[-2::-1], strict=True):
-        fields += below.fields[-lists.counts[-1] :]
+        fields += below.fields[-lists.counts()[-1] :]
     return fields
 
 
@@ -287,157 +278,92 @@ def reachable(
     return visited - known
 
 
-BYTES_PER_CHUNK = 512
-"""Average size of a chunk. With smaller chunks a change stores less, but everything else costs more."""
-MAX_CHUNK = 4 * BYTES_PER_CHUNK
-"""Size at which a chunk ends. A longer element is one chunk."""
-MIN_CHUNK = BYTES_PER_CHUNK // 4
-MIN_VALUE = 4 * BYTES_PER_CHUNK
-"""Shorter values, in bytes, are stored whole."""
 CHUNKS_PER_LIST, MAX_LIST, MAX_ROOT = 6, 24, 10
 
 MAX_BELOW = 4000
 """Maximum size of a root in bytes. Scripts never take a longer value for a root."""
 
-_CUT = 2**32 // BYTES_PER_CHUNK
 _CUT_LIST = 256 // CHUNKS_PER_LIST
+_COARSE = 3
+"""With compression pieces of strings are eight times as large, as small ones compress badly."""
 
 
-def cut(encoded: EncodedElements, kind: bytes, before: Stored | None = None, digest: Digests = digest) -> Stored | None:
+def pieces_of(kind: str, data: bytes) -> list[bytes]:
+    """Return a value's bytes in pieces, of which it shares many with its other versions."""
+    whole = cutter.cut(kind, data)
+    return [data] if whole is None else [whole.head, *whole.pieces]
+
+
+def cut(
+    encoded: EncodedValue, kind: bytes, before: Stored | None = None, digest: Digests = digest, gear: Gear = PUBLIC
+) -> Stored | None:
     """Cut a value into chunks.
 
     Args:
-        encoded: The serializer's result. It may leave out elements at the front that are the same as in `before`.
+        encoded: The serializer's result. If it lacks messages at the front, they are those of `before`.
         kind: `PLAIN` or `ZSTD`.
-        before: The earlier version that the serializer compared with. It only saves work.
+        before: An earlier version. Without messages that were left out, it only saves work.
         digest: Names chunks.
+        gear: Says where strings and lists are cut.
 
     Returns:
-        None if the value has to be stored whole, or if the elements that were left out are needed.
+        None if the value has to be stored whole.
     """
-    elements, same = encoded.elements, encoded.same
-    if same == 0 and (len(elements) < 3 or sum(map(len, elements)) < MIN_VALUE):
+    last = before.levels[0] if before is not None and before.levels else NO_LEVEL
+    whole = _pieces(encoded, last, kind, gear)
+    if whole is None:
         return None
-    lower = before.levels if before is not None and not encoded.runs else ()
-    if lower and not same and kind != lower[0].fields[0][:1]:
-        lower = ()  # compression was turned on or off, so no chunk is shared
-    if lower and not same:
-        lower, same = _recognised(elements, lower)
-        elements = [elements[0], *elements[1 + same :]]
-    if lower and (kind != lower[0].fields[0][:1] or same != sum(lower[0].counts)):
-        return None  # the first new leaf may begin within the elements that were left out
-    if encoded.runs:
-        level = _cut_runs(elements, encoded.runs, kind, digest)
-    else:
-        level, same = _cut(elements, kind, lower[0] if lower else NO_LEVEL, digest)
-    if len(level.fields) < 2 or (len(level.fields) <= MAX_ROOT and sum(map(len, level.bytes)) < MIN_VALUE):
+    head, pieces, kept = whole
+    if last.fields and last.fields[0][:1] != kind:
+        last = NO_LEVEL
+    known = dict(zip(last.chunks[kept:], last.fields[kept:], strict=True))
+    fields = [known.get(piece) or kind + digest(piece) for piece in pieces]
+    levels, same = [last.with_more(kept, fields, pieces)], [kept]
+    if len(levels[0].fields) < 2:
         return None
-    levels, kept = [level], [same]
-    while len(level.fields) > MAX_ROOT:
+    lower = before.levels if before is not None and last.fields else ()
+    while len(levels[-1].fields) > MAX_ROOT:
         upper = lower[len(levels)] if len(levels) < len(lower) else NO_LEVEL
-        level, same = _list(level.fields, upper, same, digest)
+        level, kept = _list(levels[-1].fields, upper, kept, digest)
         levels.append(level)
-        kept.append(same)
-    below = pack([names.encode(encoded.type), elements[0]]) + digests_of(level.fields)
-    root = level.fields[0][:1]
+        same.append(kept)
+    below = pack([names.encode(encoded.type), head]) + digests_of(levels[-1].fields)
+    root = levels[-1].fields[0][:1]
     if len(below) > MAX_BELOW:
         return None
     new: tuple[bytes, ...] = ()
-    for each, same in zip(levels, kept, strict=True):
-        new += each.fields[same:]
-    chunks, size = by_field(levels, kept, before if lower else None)
-    return Stored(root + digest(root + below) + below, chunks, tuple(levels), new, encoded._replace(elements=[]), size)
+    for each, kept in zip(levels, same, strict=True):
+        new += each.fields[kept:]
+    chunks, size = by_field(levels, same, before if last.fields else None)
+    return Stored(root + digest(root + below) + below, chunks, tuple(levels), new, encoded.fingerprint, size)
 
 
-def with_counts(stored: Stored, sizes: Sequence[int], elements: EncodedElements, front: Sequence[int] = ()) -> Stored:
-    """Add the counts of elements in the leaves to a value that was read, as `cut` returns them.
+def _pieces(encoded: EncodedValue, last: Level, kind: bytes, gear: Gear) -> tuple[bytes, list[bytes], int] | None:
+    """Return the head of a value, its pieces without those at the front that are chunks of `last`, and their number.
 
-    Args:
-        stored: The value.
-        sizes: The sizes of its elements in bytes, the head's first.
-        elements: The elements without their bytes.
-        front: The counts of leaves at the front whose elements are not in `sizes`.
+    Return None if the value has to be stored whole.
     """
-    if stored.elements is elements:
-        return stored
-    level = _counted(stored.levels[0], sizes, front)
-    return stored._replace(levels=(level, *stored.levels[1:]), elements=elements) if level else stored
-
-
-def _counted(leaves: Level, sizes: Sequence[int], front: Sequence[int] = ()) -> Level | None:
-    """Return leaves that were read, with the number of elements in each.
-
-    Return None if they do not end where elements of these sizes end. (The head's size comes first.)
-    """
-    if len(front) == len(leaves.bytes):
-        return leaves
-    position_of = dict(zip(accumulate(sizes[1:]), range(1, len(sizes)), strict=True))
-    ends = list(map(position_of.get, accumulate(map(len, leaves.bytes[len(front) :])), repeat(0)))
-    if 0 in ends:
+    # If compression was turned on or off, no chunk is shared.
+    coarse, shares = _COARSE if kind == ZSTD else 0, bool(last.fields) and last.fields[0][:1] == kind
+    if not encoded.front or encoded.fingerprint is None:
+        whole = cutter.cut(encoded.type, encoded.data, gear, coarse)
+        if whole is None:
+            return None
+        kept = _alike(whole.pieces, last.chunks) if shares else 0
+        return whole.head, whole.pieces[kept:], kept
+    if encoded.front + len(encoded.data) < cutter.OPENED:
         return None
-    counts = map(operator.sub, ends, [0, *ends])
-    last = leaves.bytes[-1]
-    return leaves._replace(counts=(*front, *counts), closed=_ends_chunk(len(last), last[-sizes[ends[-1]] :]))
-
-
-def _recognised(elements: Sequence[bytes], before: tuple[Level, ...]) -> tuple[tuple[Level, ...], int]:
-    """Return the levels of an earlier version, and its number of elements, if the new elements begin with its bytes.
-
-    The same bytes may be cut into other elements now, because small elements are encoded together.
-    """
-    leaves, sizes = before[0], list(map(len, elements))
-    if not b"".join(elements[1:]).startswith(b"".join(leaves.bytes)):
-        return (), 0
-    level = leaves if leaves.counts and _end_together(leaves, sizes) else _counted(leaves, sizes)
-    return ((level, *before[1:]), sum(level.counts)) if level else ((), 0)
-
-
-def _end_together(leaves: Level, sizes: Sequence[int]) -> bool:
-    """True if each leaf ends where its last element ends. `sizes` are those of the elements, the head's first."""
-    places, ends = list(accumulate(leaves.counts)), list(accumulate(sizes[1:]))
-    return places[-1] <= len(ends) and [ends[place - 1] for place in places] == list(accumulate(map(len, leaves.bytes)))
-
-
-def _ends_chunk(size: int, element: bytes) -> bool:
-    """True if a chunk of this size ends with this element, whatever follows."""
-    return size >= MAX_CHUNK or (size >= MIN_CHUNK and crc32(element) < len(element) * _CUT)
-
-
-def _cut(elements: Sequence[bytes], kind: bytes, before: Level, digest: Digests) -> tuple[Level, int]:
-    """Return the leaves: those that are the same as before, then those of the elements. Also return the first number.
-
-    If the last leaf is short because the value ended there, the first new elements are added to it.
-    """
-    leaves, kept = list[Chunk](), len(before.fields) - (not before.closed)
-    held, count = (b"", 0) if before.closed else (before.bytes[kept], before.counts[kept])
-    start, size, ends = 1, len(held), list[int]()
-    for position in range(1, len(elements)):
-        element = elements[position]
-        length = len(element)
-        if size and length >= BYTES_PER_CHUNK:
-            ends.append(position)
-            size = 0
-        size += length
-        if _ends_chunk(size, element):
-            ends.append(position + 1)
-            size = 0
-    if size:
-        ends.append(len(elements))
-    for end in ends:
-        leaf = b"".join([held, *elements[start:end]])
-        leaves.append((kind + digest(leaf), leaf, count + end - start))
-        held, count, start = b"", 0, end
-    return before.with_more(kept, leaves, closed=not size), kept
-
-
-def _cut_runs(elements: Sequence[bytes], runs: Sequence[int], kind: bytes, digest: Digests) -> Level:
-    """Return the leaves of a value whose runs of elements are cut separately."""
-    levels, start = list[Level](), 1
-    for count in runs:
-        levels.append(_cut([b"", *elements[start : start + count]], kind, NO_LEVEL, digest)[0])
-        start += count
-    fields, leaves, counts, _closed = zip(*levels, strict=True)
-    return Level(tuple(chain(*fields)), tuple(chain(*leaves)), tuple(chain(*counts)))
+    # The first new piece begins with a message, so the same pieces come out as of the whole value.
+    ends, of_messages = list(accumulate(map(len, last.chunks))), {0, *encoded.fingerprint.ends}
+    kept = bisect_left(ends, encoded.front) if shares else 0
+    while kept and ends[kept - 1] not in of_messages:
+        kept -= 1
+    start = ends[kept - 1] if kept else 0
+    head, rest = cutter.split(encoded.data)
+    pieces = cutter.pieces_of(b"".join(last.chunks[kept:])[: encoded.front - start] + rest, gear, coarse)
+    if pieces is None:
+        raise ValueError("messages were encoded to bytes that are not msgpack")
+    return head, pieces, kept
 
 
 def _list(below: Sequence[bytes], before: Level, same: int, digest: Digests) -> tuple[Level, int]:
@@ -451,17 +377,14 @@ def _list(below: Sequence[bytes], before: Level, same: int, digest: Digests) -> 
         same: Number of chunks at the front of the level that are the same as in that version.
         digest: Names chunks.
     """
-    ends = list(accumulate(before.counts))
-    kept = bisect_right(ends, same)
-    if kept == len(ends) and not before.closed:
-        kept -= 1
-    lists, start, closed = list[Chunk](), sum(before.counts[:kept]), True
+    counts = before.counts()
+    # The last list may have ended because the value did.
+    kept = min(bisect_right(list(accumulate(counts)), same), max(0, len(counts) - 1))
+    start, fields, lists = sum(counts[:kept]), list[bytes](), list[bytes]()
     for position in range(start, len(below)):
         length = position + 1 - start
-        last = position + 1 == len(below)
-        closed = length == MAX_LIST or (length > 1 and below[position][1] < _CUT_LIST)
-        if closed or last:
-            chunk = below[0][:1] + digests_of(below[start : position + 1])
-            lists.append((LIST + digest(chunk), chunk, length))
+        if length == MAX_LIST or (length > 1 and below[position][1] < _CUT_LIST) or position + 1 == len(below):
+            lists.append(below[0][:1] + digests_of(below[start : position + 1]))
+            fields.append(LIST + digest(lists[-1]))
             start = position + 1
-    return before.with_more(kept, lists, closed=closed), kept
+    return before.with_more(kept, fields, lists), kept

@@ -11,19 +11,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWrite, writes_sort_key
-from langgraph.checkpoint.serde.types import TASKS
 
 from redis_saver._common import limits, names
 from redis_saver._common.config import Address, to_config
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Allowance
 from redis_saver._serde import fallback
+from redis_saver._serde.fingerprint import NONE, EncodedValue
 from redis_saver._serde.serializer import takes_views
 from redis_saver._storage import chunks as chunked, compression, header as headers
 from redis_saver._storage.chunk_cache import ChannelKey, Version, names_version
 from redis_saver._storage.chunks import IN_CHUNKS, ZSTD, Stored, Write
 from redis_saver._storage.context import Context
-from redis_saver._storage.framing import first, pack, take, unpack
+from redis_saver._storage.framing import pack, take, unpack
 from redis_saver._storage.sealing import SpecialCall, check_special
 from redis_saver.errors import RedisSaverError, decoding, encoding
 
@@ -41,19 +41,18 @@ _LONG = 64_000
 
 def encode_value(context: Context, value: Any, channel: str, before: Stored | None = None) -> Stored:
     """Encode a channel's value. Passing its last version makes this faster."""
-    kind = chunked.PLAIN if context.compression is None else chunked.ZSTD
     try:
         # Of the class: a serializer that wraps another one must not pass on the attribute of that one.
-        if (dumps_elements := getattr(type(context.serde), "dumps_elements", None)) is None:
-            kind_name, data = context.serde.dumps_typed(value)
+        if (dumps_rest := getattr(type(context.serde), "dumps_rest", None)) is None:
+            encoded = EncodedValue(*context.serde.dumps_typed(value))
         else:
-            encoded = dumps_elements(context.serde, value, before.elements if before else None)
-            if (stored := chunked.cut(encoded, kind, before, context.digest)) is not None:
-                _check_chunks(context, stored, channel)
-                return stored
-            if encoded.same:
-                return encode_value(context, value, channel)
-            kind_name, data = encoded.type, b"".join(encoded.elements)
+            encoded = dumps_rest(context.serde, value, before.fingerprint if before else None)
+        if (stored := _cut(context, encoded, before)) is not None:
+            _check_chunks(context, stored, channel)
+            return stored
+        if encoded.front:
+            return encode_value(context, value, channel)
+        kind_name, data = encoded.type, encoded.data
     except RedisSaverError:
         raise
     except Exception as error:
@@ -68,7 +67,7 @@ def encode_value(context: Context, value: Any, channel: str, before: Stored | No
 
 def _check_chunks(context: Context, stored: Stored, channel: str) -> None:
     """Check the size of a value in chunks, its number of chunks and its levels against the limits."""
-    levels, size, count = stored.levels, sum(map(len, stored.levels[0].bytes)), 0
+    levels, size, count = stored.levels, sum(map(len, stored.levels[0].chunks)), 0
     for level in levels:
         count += len(level.fields)
     if size > context.limits.value_bytes:
@@ -119,17 +118,13 @@ def decode_stored(
             return _loads(context, kind, memoryview(stored)[start:] if in_place else stored[start:], allowance), None
         last = last if last and last.levels else None
         whole = last if last and last.value == stored else chunked.join(stored, chunks, allowance, last, context.digest)
-        loads_elements = getattr(type(context.serde), "loads_elements", None)
-        if loads_elements is None or not remembers:
+        loads_rest = getattr(type(context.serde), "loads_rest", None)
+        if loads_rest is None or not remembers:
             return context.serde.loads_typed(chunked.typed_bytes(whole)), whole
-        front = chunked.shared(whole, last) if last else ()
-        decoded = front and loads_elements(
-            context.serde, *chunked.typed_bytes(whole, len(front)), last and last.elements, sum(front)
-        )
-        if not decoded:
-            front, decoded = (), loads_elements(context.serde, *chunked.typed_bytes(whole))
-        value, known = decoded
-        return value, chunked.with_counts(whole, known[0], known[1], front) if known else whole
+        front = last.fingerprint.read_within(chunked.shared(whole, last)) if last and last.fingerprint else NONE
+        decoded = loads_rest(context.serde, *chunked.typed_bytes(whole, front.bytes), front)
+        value, known = decoded or loads_rest(context.serde, *chunked.typed_bytes(whole))
+        return value, whole if known is None or known is whole.fingerprint else whole._replace(fingerprint=known)
     except RedisSaverError:
         raise
     except Exception as error:
@@ -223,7 +218,7 @@ def encode_writes(
         context: The saver.
         writes: The writes.
         task_path: The task's path.
-        chunks: Receives the chunks of long `Send`s by field. If None, `Send`s are stored whole.
+        chunks: Receives the chunks of long regular writes by field. If None, these are stored whole.
 
     Raises:
         EncodeError: The serializer cannot encode a value.
@@ -237,16 +232,7 @@ def encode_writes(
     regular, special = [], {}
     for position, (channel, value) in enumerate(writes):
         index = WRITES_IDX_MAP.get(channel, position)
-        stored = encode_value(context, value, channel) if channel == TASKS and chunks is not None else None
-        if stored and chunks is not None and stored.chunks:
-            chunks.update(stored.chunks)
-            kind, data = IN_CHUNKS, stored.value
-        elif stored:
-            kind, start = first(stored.value)
-            data = stored.value[start:]
-        else:
-            write = encode_write(context, ("", channel, value))
-            kind, data = write.type, write.data
+        kind, data = _encode_write(context, channel, value, chunks if index >= 0 else None)
         channel_name = names.encode(channel)
         if len(channel_name) > context.limits.name_bytes:
             limits.check_names(context.limits, [channel_name], "a channel")
@@ -261,6 +247,13 @@ def encode_writes(
 def encode_write(context: Context, write: PendingWrite) -> Write:
     """Encode a pending write, without its index. `load_write` decodes it."""
     task_id, channel, value = write
+    return Write("", task_id, 0, channel, *_encode_write(context, channel, value))
+
+
+def _encode_write(
+    context: Context, channel: str, value: Any, chunks: dict[bytes, bytes] | None = None
+) -> tuple[bytes, bytes]:
+    """Return the type and bytes of a pending write. Its chunks are added to `chunks`."""
     try:
         kind_name, data = context.serde.dumps_typed(value)
     except RedisSaverError:
@@ -269,10 +262,17 @@ def encode_write(context: Context, write: PendingWrite) -> Write:
         raise encoding("a write to channel {!r}", channel).of(error) from error
     if len(data) > context.limits.value_bytes:
         limits.check(context.limits, "value_bytes", len(data), "a write to channel {!r} has {} bytes", channel)
+    if chunks is not None and (stored := _cut(context, EncodedValue(kind_name, data))) is not None:
+        _check_chunks(context, stored, channel)
+        chunks.update(stored.chunks)
+        return IN_CHUNKS, stored.value
     kind = names.encode(kind_name)
-    if context.compression is not None:
-        kind, data = compression.smaller(kind, data)
-    return Write("", task_id, 0, channel, kind, data)
+    return compression.smaller(kind, data) if context.compression is not None else (kind, data)
+
+
+def _cut(context: Context, encoded: EncodedValue, before: Stored | None = None) -> Stored | None:
+    kind = chunked.PLAIN if context.compression is None else chunked.ZSTD
+    return chunked.cut(encoded, kind, before, context.digest, context.gear)
 
 
 def decode_writes(

@@ -10,6 +10,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from redis_saver._common.limits import Limits
 from redis_saver._common.names import Keyspace
 from redis_saver._common.ttl import Expiry
+from redis_saver._serde.cutter import PUBLIC, Gear
 from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.chunks import Digests, digest
 from redis_saver._storage.compression import Compression
@@ -46,10 +47,14 @@ class Context(NamedTuple):
     """True for commands and migrations: they also read threads that are not encrypted, in spite of `encryption=`."""
     digest: Digests = digest
     """Names chunks: with a cipher, by its keyed digest."""
+    gear: Gear = PUBLIC
+    """Says where values are cut: with a cipher, by its own numbers."""
 
     def with_cipher(self, cipher: Cipher | None) -> Context:
         """Return the context of an operation on the thread with this cipher."""
-        return self._replace(cipher=cipher, digest=digest if cipher is None else cipher.digest)
+        if cipher is None:
+            return self._replace(cipher=None, digest=digest, gear=PUBLIC)
+        return self._replace(cipher=cipher, digest=cipher.digest, gear=cipher.gear)
 
     def opener(self) -> Cipher | None:
         """Return the cipher that opens stored records, or None if they are plain.

@@ -13,8 +13,7 @@ from typing import Any
 import ormsgpack
 
 from redis_saver._common.display import shown
-from redis_saver._serde import elements, fallback
-from redis_saver._serde.elements import EncodedElements
+from redis_saver._serde import fallback
 from redis_saver._serde.serializer import FastSerializer
 from redis_saver._storage.chunks import digest
 from redis_saver.errors import IsEncrypted
@@ -77,13 +76,6 @@ class OpaqueSerializer(FastSerializer):
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         """Encode a value that `loads_typed` returned."""
         return obj.typed if isinstance(obj, Opaque) else super().dumps_typed(obj)
-
-    def dumps_elements(self, obj: Any, last: EncodedElements | None = None) -> EncodedElements:
-        """Encode a value as `FastSerializer.dumps_elements` does."""
-        if not fallback.KNOWN or obj is None or isinstance(obj, (bytes, bytearray, Opaque)):
-            kind, data = self.dumps_typed(obj)
-            return EncodedElements(kind, [data])
-        return elements.cut(obj, last)
 
 
 def _unpack(data: bytes) -> Any:

@@ -46,6 +46,7 @@ from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
 
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
+from redis_saver._serde.cutter import Gear, gear_of
 from redis_saver._storage.chunks import DIGEST, IN_CHUNKS, KINDS
 from redis_saver._storage.framing import pack, take, unpack
 from redis_saver.errors import NotEncrypted
@@ -114,6 +115,8 @@ class Cipher:
         self.until: float = until
         self.data_key: bytes = data_key
         self._names = derived(data_key, b"redis_saver names of chunks", 32)
+        self.gear: Gear = gear_of(self._names)
+        """Says where values are cut. So the sizes of chunks tell less about them."""
         self._aead = aead(derived(data_key, b"redis_saver records", 64))
 
     @property

@@ -29,7 +29,8 @@ from redis_saver import RedisSaver, ThreadDamaged, TieredSaver, VersionInfo, Wri
 from redis_saver._checkpoint import auditing
 from redis_saver._checkpoint import scripts
 from redis_saver._engine.requests import Batch, Call
-from redis_saver._storage import chunks as chunked
+from redis_saver._storage import chunks as chunked, codec
+from redis_saver._storage.framing import unpack
 
 pytestmark = pytest.mark.also_on(cluster="async", valkey="sync", fakeredis="async")
 
@@ -245,7 +246,7 @@ def by_hand(saver: Uniform, found: list[CheckpointTuple]) -> Counter[tuple[Any, 
                 (
                     channel, address["checkpoint_ns"], address["checkpoint_id"], one.metadata["step"] + 1,
                     applied[-1].metadata["source"] if applied else None, task,
-                    size_of(saver, len(saver.saver.serde.dumps_typed(value)[1])), tuple(c.checkpoint["id"] for c in applied),
+                    size_of(saver, stored_size(saver, value)), tuple(c.checkpoint["id"] for c in applied),
                 )
             )  # fmt: skip
         written = {channel for _, channel, _ in one.pending_writes}
@@ -272,6 +273,13 @@ def inferred(child: CheckpointTuple, channel: str, began: str | None) -> tuple[A
         None,
         (child.checkpoint["id"],),
     )
+
+
+def stored_size(saver: Uniform, value: Any) -> int:
+    """Return the size of a pending write's value, or of the root and the chunks of a long one."""
+    chunks = dict[bytes, bytes]()
+    (record,), _ = codec.encode_writes(saver.saver._context, [("channel", value)], "", chunks)
+    return len(unpack(record)[4]) + sum(map(len, chunks.values()))
 
 
 def size_of(saver: Uniform, size: int | None) -> int | None:

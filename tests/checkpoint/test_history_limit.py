@@ -605,7 +605,7 @@ def test_a_trimmed_thread_keeps_its_size(target: Target) -> None:
                 }
     assert len(swept) >= 6
     for what, of_each in zip(("members", "bytes", "memory"), list(zip(*swept, strict=True))[1:], strict=True):
-        assert max(of_each) <= 1.05 * min(of_each), what
+        assert max(of_each) <= (1.05 if what == "members" else 1.15) * min(of_each), what
     for what, of_each in zip(("fields", "members", "bytes", "memory"), zip(*sizes, strict=True), strict=True):
         first, last = of_each[:270], of_each[270:]
         assert max(last) <= (1.05 if what == "members" else 1.2) * max(first), (

@@ -209,10 +209,10 @@ def serializers(found: list[Any]) -> None:
                     serializer.loads_typed(serializer.dumps_typed(value))
                     encoded += 1
                     if isinstance(serializer, FastSerializer):
-                        pieces = serializer.dumps_elements(value, last if name == "messages" else None)
-                        last = pieces if name == "messages" else last
-                        if not pieces.same:
-                            serializer.loads_typed((pieces.type, b"".join(pieces.elements)))
+                        found = serializer.dumps_rest(value, last if name == "messages" else None)
+                        last = found.fingerprint if name == "messages" else last
+                        if not found.front:
+                            serializer.loads_typed(found[:2])
                 except (TypeError, RuntimeError) as error:
                     failed += 1
                     if not is_change(error):

@@ -32,7 +32,7 @@ from tests.support.compiled import needs_compiled
 
 from redis_saver._serde import messages as codec
 from redis_saver._serde import msgpack as heads
-from redis_saver._serde.elements import Fingerprint
+from redis_saver._serde.fingerprint import Fingerprint
 from redis_saver._serde.messages import state
 
 native: Any = codec.native
@@ -136,7 +136,7 @@ def test_unchanged_counts_the_unchanged_front(value: list[Any], data: Any) -> No
         return
     kinds, before = list(map(type, value)), list(map(payload_of, value))
     contents = [repr(vars(message)) for message in value]  # in a repr, NaN equals NaN
-    fingerprint = Fingerprint().with_more(kinds, packed[1], read=True)
+    fingerprint = Fingerprint().with_more(packed[0], kinds, packed[1], read=True)
     step = data.draw(st.sampled_from(["nothing", "change", "drop", "longer", "shorter"]))
     where = data.draw(st.integers(0, len(value) - 1))
     if step == "change":
@@ -157,7 +157,8 @@ def test_unchanged_counts_the_unchanged_front(value: list[Any], data: Any) -> No
     assert step not in ("nothing", "longer", "shorter") or found == min(len(value), len(kinds))
     count = data.draw(st.integers(0, len(kinds)))
     front = fingerprint.front(count)
-    assert front == Fingerprint().with_more(kinds[:count], fingerprint.fields[:count], read=True)
+    kept = packed[0][:count], kinds[:count], fingerprint.fields[:count]
+    assert front == Fingerprint().with_more(*kept, read=True)
     made = front.made()
     assert [repr(vars(message)) for message in made] == contents[:count]
     assert all(message.__pydantic_fields_set__ == set(vars(message)) for message in made)
@@ -263,23 +264,17 @@ def test_a_message_that_is_not_plain_ends_remembering() -> None:
     """The list is then encoded completely, and nothing is remembered of it."""
     value = [lc.HumanMessage(str(n) * 99, id=str(n)) for n in range(40)]
     odd = lc.AIMessage("more", extra=1)
-    first, read = FAST.dumps_elements(value), FAST.loads_elements(*FAST.dumps_typed(value))[1][1]
-    for last in (first, read):
-        longer = FAST.dumps_elements([*value, odd], last)
-        assert longer == (
-            "msgpack",
-            [heads.header(41, list), *first.elements[1:], JSONPLUS.dumps_typed(odd)[1]],
-            0,
-            None,
-            (),
-        )
-        assert FAST.dumps_elements([odd, *value], last).elements[2:] == first.elements[1:]
-        assert FAST.dumps_elements(value, longer) == first
+    first, read = FAST.dumps_rest(value), FAST.loads_rest(*FAST.dumps_typed(value))[1]
+    for last in (first.fingerprint, read):
+        longer = FAST.dumps_rest([*value, odd], last)
+        assert longer == (*JSONPLUS.dumps_typed([*value, odd]), 0, None)
+        assert FAST.dumps_rest([odd, *value], last)[2:] == (0, None)
+        assert FAST.dumps_rest(value, longer.fingerprint) == first
     rest = heads.header(41, list) + JSONPLUS.dumps_typed(odd)[1]
-    assert FAST.loads_elements("msgpack", rest, read, 40) == ([*value, odd], None)
+    assert FAST.loads_rest("msgpack", rest, read) == ([*value, odd], None)
 
 
-@pytest.mark.parametrize("name", ["encode", "payload", "pack", "unchanged", "read", "make", "forget"])
+@pytest.mark.parametrize("name", ["cut", "encode", "payload", "pack", "unchanged", "read", "make", "forget"])
 def test_arguments_of_wrong_types_are_harmless(name: str) -> None:
     for arguments in ((), (1,), (None, None), ([], [], []), ([None], [None], [None]), ([], [None]), ([None], [None])):
         try:
@@ -397,9 +392,8 @@ assert messages.native is None and not messages.CLASSES
 value = [HumanMessage("x")] * 99
 fast, stored = FastSerializer(), JsonPlusSerializer().dumps_typed(value)
 assert fast.dumps_typed(value) == stored and fast.loads_typed(stored) == value
-found = fast.dumps_elements(value)
-assert len(found.elements) == 100 and (found.type, b"".join(found.elements)) == stored
-assert fast.loads_elements(*stored) == (value, None)
+assert fast.dumps_rest(value) == (*stored, 0, None)
+assert fast.loads_rest(*stored) == (value, None)
 """
     said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert ("wrong ELF class" in said) == (found != "nothing")

@@ -21,6 +21,7 @@ from tests.support.seeds import seeds_and_slow
 from bench.history import history, message
 from redis_saver import Limits
 from redis_saver._common.limits import Allowance
+from redis_saver._serde.cutter import PUBLIC
 from redis_saver._serde.messages import CLASSES, state
 from redis_saver._serde.serializer import FastSerializer
 from redis_saver._storage import chunks, codec
@@ -35,6 +36,7 @@ class Bare:
     limits = Limits()
     data_keys = None
     digest = staticmethod(digest)
+    gear = PUBLIC
 
     def __init__(self, compression: str | None = None) -> None:
         self.compression = compression
@@ -117,9 +119,8 @@ def test_a_remembered_version_changes_nothing(seed: int, kinds: str) -> None:
             cuts += [stored, again]
             assert chunks.reachable([stored.value], stored.chunks) == stored.chunks.keys()
             assert set(stored.new) <= stored.chunks.keys() <= {*stored.new, *(before.chunks if before else ())}
-        grown += bool(stored.elements and stored.elements.same)
         before = stored if stored.chunks else None
-        grown += kind is _DeltaSnapshot and bool(stored.chunks.keys() - stored.new)
+        grown += bool(stored.chunks.keys() - stored.new)
         if before and chance.random() < 0.3:
             before = again  # as another process reads it, with another serializer
         elif before and chance.random() < 0.5:
@@ -132,9 +133,9 @@ def test_a_remembered_version_changes_nothing(seed: int, kinds: str) -> None:
             assert saver.serde.dumps_typed(value) == saver.serde.dumps_typed(written)
             assert not any(map(operator.is_, value, written))
             assert before and before.levels[0].fields == stored.levels[0].fields
-            assert before.levels[0] == stored.levels[0] or not CLASSES
-            if stored.elements.fingerprint is not None:
-                assert before.elements.fingerprint == stored.elements.fingerprint._replace(read=len(value))
+            assert before.levels[0] == stored.levels[0]
+            if stored.fingerprint is not None:
+                assert before.fingerprint == stored.fingerprint._replace(read=len(value))
             seen.append(before)
     assert grown or longest < 10 or not CLASSES, "a value that grows is remembered"
 
@@ -161,7 +162,6 @@ def edited_plainly(value: Any, chance: random.Random) -> Any:
 @pytest.mark.random
 @pytest.mark.parametrize("seed", seeds_and_slow(range(15), range(15, 60)))
 def test_a_remembered_version_of_plain_values_changes_nothing(seed: int) -> None:
-    """Small elements are encoded together. So a longer list may be cut elsewhere even if its first bytes are equal."""
     chance, saver = random.Random(seed), Bare()
     value: Any = chance.choice([list(range(3000)), {}, [], {f"k{n}": n for n in range(500)}, ["text"] * 900])
     before: Stored | None = None
@@ -202,7 +202,7 @@ def test_only_unknown_elements_are_decoded(change: str, kinds: Any, monkeypatch:
         read, known = read_back(saver, stored.value, stored.chunks, last=known)
         assert read == kind(each)
         assert type(read) is kind
-        assert known and known.elements.fingerprint.read == len(each)
+        assert known and known.fingerprint.read == len(each)
         assert not any(map(operator.is_, inner(read), each))
     whole, again = decoded
     assert again < {
@@ -235,11 +235,9 @@ def test_lists_with_an_unusual_message_are_decoded_each_time() -> None:
         assert saver.serde.dumps_typed(read) == JsonPlusSerializer().dumps_typed(
             JsonPlusSerializer().loads_typed(saver.serde.dumps_typed(messages))
         )
-        assert known.elements.fingerprint.read == 0
+        assert known.fingerprint.read == 0
     grown = codec.encode_value(saver, [*read[:60], *read[61:]], "value", known)
-    assert grown == codec.encode_value(saver, [*read[:60], *read[61:]], "value")._replace(
-        new=grown.new, elements=grown.elements
-    )
+    assert grown == codec.encode_value(saver, [*read[:60], *read[61:]], "value")._replace(new=grown.new)
 
 
 def test_an_edit_leaves_most_chunks() -> None:
@@ -319,10 +317,10 @@ def reader(value: list[Any]) -> Callable[[], Version]:
 
     def seen() -> Version:
         joined = joined_of(stored.value, {field: bytes(bytearray(chunk)) for field, chunk in stored.chunks.items()})
-        found = Bare.serde.loads_elements(*data)
+        found = Bare.serde.loads_rest(*data)
         assert found
         assert found[1]
-        return Version(b"f", chunks.with_counts(joined, *found[1]))
+        return Version(b"f", joined._replace(fingerprint=found[1]))
 
     return seen
 
@@ -377,7 +375,8 @@ def test_changing_the_compression_keeps_sharing() -> None:
         read = joined_of(cut.value, cut.chunks)
         for before in (cut, read):
             grown = codec.encode_value(then, [*value, message(1)], "value", before)
-            assert grown == codec.encode_value(then, [*value, message(1)], "value")
+            fresh = codec.encode_value(then, [*value, message(1)], "value")
+            assert grown == fresh
             assert grown.chunks
 
 
@@ -413,9 +412,8 @@ def test_output_of_foreign_serializers_is_stored_unchanged(serde: Any) -> None:
     saver, value = Bare(), [f"secret {number} " * 20 for number in range(100)]
     saver.serde = serde
     stored = codec.encode_value(saver, value, "value")
-    assert not stored.chunks
-    assert b"secret" not in stored.value
-    assert codec.decode_value(saver, stored.value, {}, "value", "place", Allowance(Limits(), "")) == value
+    assert b"secret" not in b"".join([stored.value, *stored.chunks.values()])
+    assert codec.decode_value(saver, stored.value, stored.chunks, "value", "place", Allowance(Limits(), "")) == value
 
 
 def test_empty_entries_take_no_memory() -> None:

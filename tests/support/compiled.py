@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from redis_saver._serde import elements, fallback, messages
+from redis_saver._serde import cutter, fallback, fingerprint, messages
 from redis_saver._serde.serializer import FastSerializer
 
 needs_compiled = pytest.mark.skipif(
@@ -24,7 +24,7 @@ def compiled_left_out(*serializers: FastSerializer) -> Iterator[None]:
     native, classes = messages.native, set(messages.CLASSES)
 
     def bind(native: object, classes: set[type]) -> None:
-        messages.native = fallback.native = elements.native = native
+        messages.native = fallback.native = fingerprint.native = cutter.native = native
         messages.CLASSES.clear()
         messages.CLASSES.update(classes)
         for serializer in serializers:
