@@ -36,6 +36,7 @@ SUITES = {
     "sends": "checkpoint/test_sends.py",
     "attacks": "checkpoint/test_encryption_attacks.py",
     "chunks": "storage/test_chunks.py",
+    "cutter": "serde/test_cutter.py",
     "framing": "storage/test_framing.py",
     "tiers": "tiered/test_write_through.py",
     "behind": "tiered/test_write_behind.py",

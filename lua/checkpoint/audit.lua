@@ -12,7 +12,7 @@
 --
 -- Returns {next, chunks, sizes, values, checkpoint...}, or nil if there is no such thread.
 --   next      upper bound of the next page, '' at the end
---   chunks    flat list of (field, bytes) of names chunks and of lists of chunks, also those of writes, each once
+--   chunks    flat list of (field, bytes) of names chunks, lists of chunks, and chunks of short writes, each once
 --   sizes     flat list of (field, size in bytes) of the other chunks in these lists, each once
 --   values    flat list of (size of a value's field in bytes, its root or '' if it has none), each once
 -- A checkpoint is {id, namespace, header, writes, measured}.
@@ -36,6 +36,28 @@ local chunks, values, bytes, looked, is_encrypted = new_chunks(false), {}, 0, 0,
 chunks.sizes = {}
 local places = {} -- position of each value by its field, false for a field without a value
 
+-- Reads the lists of chunks of a write, and its other chunks if they are short, else their sizes.
+local returned = {}
+local function read_write(root)
+  local own, total = new_chunks(false), 0
+  own.sizes = {}
+  read_chunks(data, root, own)
+  for i = 2, #own.sizes, 2 do total = total + own.sizes[i] end
+  for i = 1, #own.flat, 2 do
+    if not chunks.seen[own.flat[i]] then add_chunk(chunks, own.flat[i], own.flat[i + 1]) end
+  end
+  for i = 1, #own.sizes, 2 do
+    local field = own.sizes[i]
+    if total < longest and not returned[field] then
+      returned[field] = true
+      add_chunk(chunks, field, redis.call('HGET', data, field))
+    elseif total >= longest and not chunks.seen[field] then
+      chunks.seen[field], chunks.bytes = true, chunks.bytes + #field + 16
+      chunks.sizes[#chunks.sizes + 1], chunks.sizes[#chunks.sizes + 2] = field, own.sizes[i + 1]
+    end
+  end
+end
+
 -- Returns the writes in records, with the size of each value, and the value if it is short.
 local function heads_of(records)
   local heads = {}
@@ -50,7 +72,7 @@ local function heads_of(records)
       end
       local is_root = heads[#heads - 1] == IN_CHUNKS
       local value = (is_root or last - first < longest) and string.sub(record, first, last) or ''
-      if is_root then read_chunks(data, value, chunks) end
+      if is_root then read_write(value) end
       heads[#heads + 1] = value
       bytes = bytes + #records[i] + 16 + #value
     end
@@ -101,7 +123,9 @@ for i = 1, #checkpoints do
   local header = read_header(index, data, ns, id) or gone('c' .. ns .. id)
   local records = pending_writes(index, data, ns, id)
   local writes = is_encrypted and records or heads_of(records)
-  for j = 2, is_encrypted and #records or 0, 2 do read_chunks_of_writes(data, records[j], chunks) end
+  for j = 2, is_encrypted and #records or 0, 2 do
+    for _, root in ipairs(roots_in(records[j])) do read_write(root) end
+  end
   page[#page + 1] = { id, ns, header, writes, measured_values(ns, header) }
   bytes, looked = bytes + #header + (is_encrypted and records.size or 0), looked + #header + records.size
   if bytes + chunks.bytes >= budget or looked >= 4 * budget or i == limit then

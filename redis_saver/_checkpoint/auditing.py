@@ -380,13 +380,12 @@ def _page(
         chunks = codec.as_chunks(context, flat, thread)
         lengths = {field: len(chunk) for field, chunk in chunks.items()}
         lengths |= {field: int(size) for field, size in _pairs(of_chunks)}
-
-        def measured(size: Any, root: bytes) -> StoredSize:
-            return StoredSize(int(size), {field: lengths[field] for field in chunked.reachable([root], chunks)})
-
-        values = [measured(*value) for value in _pairs(of_values)]
+        values = [
+            StoredSize(int(size), {field: lengths[field] for field in chunked.reachable([root], chunks)})
+            for size, root in _pairs(of_values)
+        ]
         return following, [
-            _entry(context, thread, checkpoint, chunks, values, measured, longest) for checkpoint in stored
+            _entry(context, thread, checkpoint, chunks, lengths, values, longest) for checkpoint in stored
         ]
 
 
@@ -399,11 +398,11 @@ def _entry(
     thread: str,
     stored: Sequence[Any],
     chunks: codec.Chunks,
+    lengths: Mapping[bytes, int],
     values: Sequence[StoredSize],
-    measured_of: Callable[[Any, bytes], StoredSize],
     longest: int,
 ) -> Entry:
-    """Decode a checkpoint. `values` holds the sizes of all values of its page, `measured_of` finds that of a root."""
+    """Decode a checkpoint. `lengths` holds the sizes of all chunks of its page, `values` those of all values."""
     raw_id, raw_ns, raw_header, raw_writes, measured = stored
     ns, checkpoint_id = names.name_of(raw_ns), names.name_of(raw_id)
     address = config.Address(thread, ns, checkpoint_id)
@@ -420,7 +419,7 @@ def _entry(
         versions=checkpoint["channel_versions"],
         seen=checkpoint.get("versions_seen") or {},
         present=frozenset(channel for channel, flag in zip(channels, flags, strict=True) if flag == header.PRESENT[0]),
-        writes=_writes(context, address, raw_writes, measured_of, longest),
+        writes=_writes(context, address, raw_writes, chunks, lengths, longest),
         sizes={channels[i]: values[j] for i, j in _pairs(measured)},
     )
 
@@ -429,7 +428,8 @@ def _writes(
     context: Context,
     address: config.Address,
     flat: Sequence[Any],
-    measured_of: Callable[[Any, bytes], StoredSize],
+    chunks: codec.Chunks,
+    lengths: Mapping[bytes, int],
     longest: int,
 ) -> list[WriteHead]:
     """Decode the pending writes of a checkpoint, with short values. An encrypted thread has them whole."""
@@ -447,17 +447,18 @@ def _writes(
         suffix, index, path, channel, kind, size, data = flat[at : at + 7]
         task_id = names.name_of(suffix[: suffix.index(b"\0") + 1])
         write = chunked.Write(names.decode(path), task_id, int(index), names.decode(channel), kind, data)
-        value = _preview(context, write, address, _UNPACKED * longest) if data else None
-        of_chunks = sum(measured_of(0, data).chunks.values()) if kind == chunked.IN_CHUNKS else 0
-        heads.append(WriteHead(task_id, write.task_path, write.channel, int(size) + of_chunks, value))
+        value = _preview(context, write, address, chunks, _UNPACKED * longest) if data else None
+        below = chunked.reachable([data], chunks) if kind == chunked.IN_CHUNKS else ()
+        size = int(size) + sum(map(lengths.__getitem__, below))
+        heads.append(WriteHead(task_id, write.task_path, write.channel, size, value))
     return heads
 
 
-def _preview(context: Context, write: chunked.Write, owner: object, most: int) -> Any:
-    """Decode a short write. None if it is stored in chunks, unfolds to over `most` bytes, or cannot be decoded."""
+def _preview(context: Context, write: chunked.Write, owner: object, chunks: codec.Chunks, most: int) -> Any:
+    """Decode a short write. None if it unfolds to over `most` bytes, is long, or cannot be decoded."""
     try:
         allowance = limits.Allowance(replace(context.limits, value_bytes=most), owner)
-        return None if write.type == chunked.IN_CHUNKS else codec.load_write(context, write, owner, allowance)[2]
+        return codec.load_write(context, write, owner, allowance, chunks)[2]
     except Exception:  # noqa: BLE001 - other pages show the error
         return None
 

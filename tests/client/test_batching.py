@@ -222,7 +222,7 @@ async def test_a_single_operation_uses_no_pipeline(saver: Any, monkeypatch: Any)
 
 async def test_a_large_request_travels_alone_and_pipelines_are_limited_in_size(saver: Any, monkeypatch: Any) -> None:
     async def write(size: int) -> None:
-        await saver.aput_writes(config("n0", checkpoint_id="x"), [("n", b"x" * size)], f"task {size}")
+        await saver.aput_writes(config("n0", checkpoint_id="x"), [("__error__", b"x" * size)], f"task {size}")
 
     sent = Sent(monkeypatch)
     third = aio.BYTES_PER_PIPELINE // 3
