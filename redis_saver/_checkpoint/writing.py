@@ -463,15 +463,21 @@ def store_writes(
         if special:
             special = cipher.seal_special(member, special, SpecialCall.new(special, regular))
     cache, data_key, ns = context.chunk_cache, by.keys[1], address.checkpoint_ns
-    known = cache.of(data_key)
-    before, end = cache.note_sent(data_key, ns, chunks) if chunks else (b"", b"")
+    known, lacked = cache.of(data_key), dict[bytes, bytes]()
+    before, end = known.newest_tag, b"%016x" % names.random()
+    for field, chunk in chunks.items():
+        if (holder := known.holder(field)) is None:
+            lacked[field] = chunk
+        elif holder.chain != known.chain:
+            before = b""  # no tag proves it, so the script checks
+    if chunks:
+        cache.note_sent(data_key, ns, chunks, before, end)
     arguments: list[Argument] = [
         member, b"".join(regular), len(regular), context.expiry.milliseconds or b"", settings.ttl or b"", key,
         before + b" " + end if chunks else b"",
     ]  # fmt: skip
     for index, record in special.items():
         arguments += (index, record)
-    lacked = {field: chunk for field, chunk in chunks.items() if known.holder(field) is None}
     reply = yield by.call(*arguments, *_pairs(context, lacked))
     if isinstance(reply, list) and len(reply) > 2 and len(lacked) < len(chunks):
         cache.forget(data_key)

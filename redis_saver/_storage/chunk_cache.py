@@ -312,20 +312,23 @@ class ChunkCache:
         sent = known.sent if tag == known.tag else b""
         self._store(thread, KnownThread(known.updated(seen), known.points, checkpoints, tag, chain, sent))
 
-    def note_sent(self, thread: bytes, ns: str, chunks: Mapping[bytes, bytes]) -> tuple[bytes, bytes]:
+    def note_sent(self, thread: bytes, ns: str, chunks: Mapping[bytes, bytes], before: bytes, end: bytes) -> None:
         """Remember the chunks of pending writes that are about to be sent, so that a put need not send them, too.
 
-        Returns:
-            The tag on which the writes build, and the end of the tag that they set. If the put comes first, the server
-            has another tag, and the script checks everything.
+        Args:
+            thread: The key of the thread's data.
+            ns: Their namespace.
+            chunks: The chunks by field.
+            before: The tag that proves those that are not sent. Empty: there is none.
+            end: The end of the tag that the writes set. If a put comes first, the server has another tag, and the
+                script checks everything.
         """
-        known, key, end = self._threads.get(thread, NOTHING), (ns, WRITTEN), b"%016x" % names.random()
+        known, key = self._threads.get(thread, NOTHING), (ns, WRITTEN)
         last = known.versions.get(key)
         version = written_version(chunks, last)
-        version.chain = known.chain if last is None or last.chain == known.chain else 0
-        sent = end if known.newest_tag else b""
-        self._store(thread, known._replace(versions={**known.versions, key: version}, sent=sent))
-        return known.newest_tag, end
+        version.chain = known.chain if before and (last is None or last.chain == known.chain) else 0
+        known = known._replace(versions={**known.versions, key: version})
+        self._store(thread, known._replace(sent=end) if before else known)
 
     def note_stored(self, thread: bytes, ns: str, before: bytes, end: bytes, tag: bytes) -> None:
         """Note that pending writes were stored.
@@ -333,17 +336,17 @@ class ChunkCache:
         Args:
             thread: The key of the thread's data.
             ns: Their namespace.
-            before: The first result of `note_sent`.
-            end: The second one.
+            before: As `note_sent` took it.
+            end: As `note_sent` took it.
             tag: The tag that proves their chunks. Empty: the thread had another one than `before`.
         """
         known = self._threads.get(thread, NOTHING)
+        sent = b"" if known.sent == end else known.sent
         if tag and before and known.tag.endswith(before):
-            sent = b"" if known.sent == end else known.sent
             self._store(thread, known._replace(tag=tag, sent=sent))
         elif not tag and (version := known.versions.get((ns, WRITTEN))):
             version.chain = 0
-            self._store(thread, known._replace(sent=b""))
+            self._store(thread, known._replace(sent=sent))
 
     def remember_history(
         self, thread: bytes, ns: str, point: KnownPoint, used: Collection[bytes], seen: Update

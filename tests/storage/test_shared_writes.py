@@ -1,0 +1,147 @@
+"""Pending writes and values share chunks, whatever happens to the writes on their way."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from redis.exceptions import ConnectionError as LostConnection
+from tests.support.counting import load_scripts
+from tests.support.factories import config
+from tests.support.raw import check_chunks, check_sound, size
+from tests.support.seeds import seeds_and_slow
+from tests.support.sharing import TaskInfo, fields_of, key_of, name, text
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import Around, ran, script_of
+
+from redis_saver._checkpoint import scripts
+from redis_saver._common.names import Keyspace
+
+ONE = pytest.mark.parametrize("target_name", ["redis"])
+
+
+class Way:
+    """The way of pending writes to the server."""
+
+    def __init__(self, uniform: Uniform) -> None:
+        self.is_cut = False
+        self.lost: list[Any] = []
+        """Requests that did not arrive."""
+        self.proven: list[bool] = []
+        """For each put, whether it named the thread's tag."""
+        Around(uniform.saver, self.around)
+
+    def around(self, request: Any) -> Any:
+        if script_of(request) is scripts.PUT:
+            self.proven.append(request.arguments[8] != b"")
+        if self.is_cut and script_of(request) is scripts.PUT_WRITES:
+            self.lost.append(request)
+            raise LostConnection("the request is on its way for ever")
+        return (yield request)
+
+
+def repeated(request: Any) -> Any:
+    """Return the operation that sends a request."""
+    return (yield request)
+
+
+def sent_since(target: Target, before: int = 0) -> int:
+    return int(target.raw.info("stats")["total_net_input_bytes"]) - before
+
+
+@ONE
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_long_result_is_sent_and_stored_once(target: Target, at_once: bool) -> None:
+    """Also if the put does not wait for the answer to the writes, as LangGraph does not."""
+    load_scripts(target.raw)
+    uniform, told, result = target.uniform(), TaskInfo(target), text(1, 100_000)
+    way = Way(uniform)
+    await told.put(uniform, 1, v=[text(0, 900)] * 3)
+    before, stored = sent_since(target), size(fields_of(target))
+    writes = uniform.put_writes(config(checkpoint_id=name(1)), [("v", [result])], "task")
+    put = told.put(uniform, 2, 1, v=[text(0, 900), text(0, 900), result])
+    if at_once and target.flavour == "async":
+        await asyncio.gather(writes, put)
+    else:
+        await writes
+        await put
+    assert sent_since(target, before) < 115_000
+    assert size(fields_of(target)) - stored < 110_000
+    assert way.proven == [False, True]
+    await told.put(uniform, 3, 2, v=[text(0, 900), result, text(3, 900)])
+    assert way.proven[2]
+    await told.check(uniform)
+
+
+@ONE
+@pytest.mark.parametrize("fate", ["lost", "late", "forgotten", "removed"])
+async def test_a_put_does_not_rely_on_writes_that_are_not_there(target: Target, fate: str) -> None:
+    uniform, other, told, result = target.uniform(), target.uniform(), TaskInfo(target), text(1, 9000)
+    way, where = Way(uniform), config(checkpoint_id=name(1))
+    await told.put(uniform, 1, v=["a" * 900] * 3)
+    keys = Keyspace(target.prefix).keys("thread")
+    dumps = [target.raw.dump(key) for key in keys]
+    way.is_cut = fate in ("lost", "late")
+    try:
+        await uniform.put_writes(where, [("v", [result])], "task")
+    except LostConnection:
+        assert way.is_cut
+    if fate == "forgotten":  # as in a failover
+        for key, dump in zip(keys, dumps, strict=True):
+            target.raw.restore(key, 0, dump, replace=True)
+    if fate == "removed":
+        await told.put(other, 2, 1, v=["b" * 900] * 3)
+        await other.prune(["thread"], keep_last=1)
+        told.forget(lambda number: number < 2)
+    way.is_cut, newest = False, max(told.values)
+    for number in range(newest + 1, newest + 4):
+        await told.put(uniform, number, newest, v=["a" * 900, result, *["c" * 900] * number])
+        if fate == "late" and way.lost:
+            await ran(target.uniform(), repeated(way.lost.pop()))
+    await told.check(uniform, target.uniform())
+    check_sound(target)
+
+
+@pytest.mark.random
+@ONE
+@pytest.mark.parametrize("seed", seeds_and_slow(range(6), range(6, 60)))
+async def test_random_fates_of_writes_change_no_value(target: Target, seed: int) -> None:
+    chance, told = random.Random(seed), TaskInfo(target)
+    savers = [target.uniform(cache_bytes=size) for size in (2**26, 2**26, 0)]
+    ways, values = list(map(Way, savers)), {"v": [text(0)], "w": {"a": text(1, 3000)}}
+    await told.put(savers[0], 1, **values)
+    number = 1
+    for step in range(25):
+        which = chance.choice([0, 0, 0, 1, 2])
+        uniform, way, where = savers[which], ways[which], config(checkpoint_id=name(number))
+        if chance.random() < 0.3:
+            await uniform.get_tuple(config())
+        more = [text((seed, step, n), chance.choice([100, 700, 2500, 9000])) for n in range(chance.choice([1, 1, 3]))]
+        fate = chance.choice(["arrive"] * 4 + ["lost", "forgotten", "pruned", "deleted runs"])
+        keys = Keyspace(target.prefix).keys("thread")
+        dumps = [target.raw.dump(key) for key in keys]
+        way.is_cut = fate == "lost"
+        for task in range(chance.choice([1, 1, 2])):
+            try:
+                await uniform.put_writes(where, [("v", more), ("w", {"b": more[0]})], f"task {task}")
+            except LostConnection:
+                assert way.is_cut
+        way.is_cut = False
+        if fate == "forgotten":
+            for key, dump in zip(keys, dumps, strict=True):
+                target.raw.restore(key, 0, dump, replace=True)
+        if fate == "pruned":
+            await savers[chance.choice([0, 1])].prune(["thread"], keep_last=1)
+            told.forget(lambda each, newest=number: each < newest)
+        if fate == "deleted runs":
+            await savers[1].delete_for_runs([f"run {number}"], force=True)
+            continue
+        values = {"v": [*values["v"], *more][-chance.choice([9, 30]) :], "w": {**values["w"], f"k{step % 3}": more[0]}}
+        await told.put(uniform, number + 1, number if number in told.values else None, **values)
+        number += 1
+        told.same(await target.uniform().get_tuple(config()))
+    await told.check(*savers)
+    check_chunks(target)
+    assert target.raw.exists(key_of(target))
