@@ -17,6 +17,7 @@ from bench.options import OPTIONS
 from bench.results import Result
 from bench.store import SIZES
 from bench.table import number
+from bench.workloads import fleet as fleets, shapes as shaped
 from bench.workloads.delta import DELTA, LENGTHS, PLAIN
 
 ROOT = Path(__file__).parents[1]
@@ -74,6 +75,28 @@ def turn(rows: Rows) -> str:
             cells.append(cell(rows.value(saver, **wanted)) + (f" ({of})" if of else ""))
         lines.append((f"{messages:,}", cells))
     return table("Messages before", savers, lines)
+
+
+def fleet(rows: Rows) -> str:
+    savers = rows.those((OURS, MEMORY, VALKEY, LANGGRAPH_REDIS, POSTGRES), "fleet")
+    lines: Lines = []
+    for messages in fleets.LENGTHS:
+        for workers in fleets.WORKERS:
+            wanted: Any = {"workload": "fleet", "metric": "turn", "messages": messages, "workers": workers}
+            found = [cell(rows.value(saver, **wanted)) for saver in savers]
+            lines.append((f"{messages:,} messages, {workers}", found))
+    return table("ms a turn, by workers", savers, lines)
+
+
+def shapes(rows: Rows) -> str:
+    savers = rows.those((OURS, VALKEY), "shapes")
+    columns = [(saver, returns, metric) for saver in savers for returns in shaped.RETURNS for metric in ("sent", "kept")]
+    lines: Lines = []
+    for shape in shaped.SHAPES:
+        wanted: Any = {"workload": "shapes", "shape": shape, "turns": 40}
+        found = [rows.value(saver, returns=returns, metric=metric, **wanted) for saver, returns, metric in columns]
+        lines.append((shape, list(map(cell, found))))
+    return table("kB in 40 turns", [f"{saver}, {returns}: {metric}" for saver, returns, metric in columns], lines)
 
 
 def cost(rows: Rows) -> str:
@@ -234,6 +257,8 @@ THIRD_PARTY: dict[str, dict[str, str]] = {
 _SYNC = {"flavour": "sync", "durability": "sync"}
 TABLES: dict[str, Callable[[Rows], str]] = {
     "turn": turn,
+    "fleet": fleet,
+    "shapes": shapes,
     "cost": cost,
     "put-bytes": put_bytes,
     "turns-a-second": turns_a_second,

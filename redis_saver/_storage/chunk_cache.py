@@ -23,7 +23,7 @@ import operator
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
-from redis_saver._common import config, forks, names
+from redis_saver._common import config, forks
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._serde.fingerprint import snapshot_start
 from redis_saver._storage.chunks import Stored, Write, head_of, right_edge
