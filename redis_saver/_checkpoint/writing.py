@@ -239,16 +239,16 @@ class _Fields(NamedTuple):
     """The fields of a checkpoint's values."""
 
     contents: dict[bytes, bytes | None]
-    """What they hold. None: the field has no value. Empty: not known."""
+    """Their contents. None: the field has no value. Empty: not known."""
     sent: dict[str, bytes]
-    """Those whose values are sent, by channel."""
+    """The fields whose values are sent, by channel."""
     emptied: list[bytes]
     valueless: list[str]
     """Channels whose version had no value at the parent."""
 
 
 class _Sending:
-    """What a put sends of a checkpoint, and whether the thread's tag proves what it leaves out."""
+    """The chunks that a put sends. Also knows whether the thread's tag proves the others."""
 
     def __init__(self, context: Context, ns: str, known: KnownThread, table: VersionTable, *, has_all: bool) -> None:
         """Begin with the names of the channels and nodes. With `has_all`, nothing else is expected on the server."""

@@ -1,15 +1,14 @@
 """Cut the bytes of a value into pieces, so that equal contents give equal pieces wherever they stand.
 
-The rule needs only the bytes. It is the same for a channel's value, a pending write and the input of a `Send`:
+The rule depends only on the bytes, so it is the same for channels, pending writes and the inputs of `Send`s:
 
-- A list, dict, extension (an object of the user's) or string of `OPENED` bytes or more is opened: its contents are cut,
-  and no piece begins before them and ends in them. So they give the same pieces in every value.
-- A piece may end between two elements of what is opened, and anywhere in an opened string. The last `_WINDOW` bytes
-  decide whether it does, as in FastCDC (https://www.usenix.org/conference/atc16, Xia et al.). So after a change the
-  next pieces are the old ones.
+- A list, dict, string or extension (an object of a class) of `OPENED` bytes or more is *opened*: no piece reaches from
+  its contents to the bytes around it. So the contents give the same pieces in every value.
+- Within it, a piece may end between two elements, and anywhere in a string. A hash of the last `_WINDOW` bytes decides
+  that, as in FastCDC (Xia et al., USENIX ATC 2016). So a change does not move the ends after it.
 - An element of `_LONG` bytes or more begins a piece.
 
-`native.c` has the same rule.
+`native.c` has the same rule, and `tests/serde/test_cutter.py` compares both.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class Cut(NamedTuple):
     """A value in pieces. Joined with the head, they are its bytes."""
 
     head: bytes
-    """What changes whenever the value grows: the head of its list, dict or extension."""
+    """The head of its list, dict, text or snapshot, which changes whenever the value grows."""
     pieces: list[bytes]
 
 
@@ -188,14 +187,15 @@ class _Cutter:
         self._at = end
 
     def elements(self, begin: int, end: int, step: int, fields: int, depth: int) -> None:
-        """Cut between elements, and in those that are long.
+        """Cut between the elements in a range, and within long ones.
 
         Args:
-            begin: Where they begin.
-            end: Where they end.
+            begin: The start of the range.
+            end: Its end.
             step: As `pieces_of` takes it.
-            fields: The levels of lists and dicts below that are fields of an object. Their contents have no pieces of their own.
-            depth: The levels that may be opened.
+            fields: The levels of lists and dicts in the elements that are fields of an object. They are not opened, but
+                their long contents are.
+            depth: The number of levels that may be opened.
 
         Raises:
             IndexError, ValueError: They are not valid msgpack.

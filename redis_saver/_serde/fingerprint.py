@@ -29,7 +29,7 @@ class Fingerprint(NamedTuple):
     """The fields of each message: their frozen values, and their memory in bytes. A message that was encoded, or made
     of these fields, has the same string objects, so comparing is fast. (`chunks.Level` says why these are tuples.)"""
     ends: tuple[int, ...] = ()
-    """Where each message ends, in bytes after the head of the list."""
+    """The end of each message, in bytes after the head of the list."""
     size: int = 0
     """Estimated memory in bytes."""
     read: int = 0

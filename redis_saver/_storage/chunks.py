@@ -68,7 +68,7 @@ class Stored(NamedTuple):
     new: tuple[bytes, ...] = ()
     """Fields of the chunks that the earlier version may lack."""
     fingerprint: Fingerprint | None = None
-    """Of a list of messages, to compare the next version with."""
+    """The fingerprint of a list of messages, to compare the next version with."""
     size: int = 0
     """Bytes of the chunks."""
 
@@ -289,7 +289,7 @@ _COARSE = 3
 
 
 def pieces_of(kind: str, data: bytes) -> list[bytes]:
-    """Return a value's bytes in pieces, of which it shares many with its other versions."""
+    """Return a value's bytes in pieces. Versions of the value share most of them."""
     whole = cutter.cut(kind, data)
     return [data] if whole is None else [whole.head, *whole.pieces]
 
