@@ -76,34 +76,54 @@ local function roots_in(record)
 end
 
 -- Adds the chunks of a stored value to chunks (from new_chunks): lists of chunks, and with `leaves` also the others.
--- It reads each chunk once, so the stored bytes limit the time. If chunks is `lenient`, it skips missing chunks.
--- If chunks has `sizes`, a flat list, it adds (field, size) of each chunk that is not a list.
+-- It reads each chunk once, level by level, so the stored bytes limit the time. If chunks is `lenient`, it skips missing
+-- chunks. If chunks has `sizes`, a flat list, it adds (field, size) of each chunk that is not a list.
 local function read_chunks(data, value, chunks)
-  local function is_wanted(list) return chunks.leaves or chunks.sizes or string.byte(list, 1) == 110 end -- 'n'
-  if not in_chunks(value) or not is_wanted(value) then return end
-  if string.find(chunks.roots, string.sub(value, 2, 17), 1, true) then return end
-  local lists = { children(value, skip(value, 18, 2)) }
-  while #lists > 0 do
-    local list, wanted = table.remove(lists), {}
-    for i = 1, #list do
-      if not chunks.seen[list[i]] then
-        chunks.seen[list[i]] = true
-        wanted[#wanted + 1] = list[i]
+  if not in_chunks(value) or string.find(chunks.roots, string.sub(value, 2, 17), 1, true) then return end
+  local seen, lists, leaves = chunks.seen, {}, {}
+  local function open(list, pos)
+    local into = string.byte(list, 1) == 110 and lists or leaves -- 'n'
+    local n, fields = #into, children(list, pos)
+    for i = 1, #fields do
+      if not seen[fields[i]] then
+        seen[fields[i]], n = true, n + 1
+        into[n] = fields[i]
       end
     end
-    local is_list = string.byte(list[1], 1) == 110 -- all chunks in a list have one kind
-    local found = (is_list or chunks.leaves) and fetch(data, wanted) or {}
-    for i = 1, #wanted do
-      local size = found[i] and #found[i] or chunks.sizes and not is_list and redis.call('HSTRLEN', data, wanted[i])
+  end
+  local function add(fields)
+    local found, flat, n, bytes = fetch(data, fields), chunks.flat, #chunks.flat, 0
+    for i = 1, #fields do
       if found[i] then
-        add_chunk(chunks, wanted[i], found[i])
-        if is_list and is_wanted(found[i]) then lists[#lists + 1] = children(found[i], 2) end
-      elseif size and size > 0 then
-        chunks.sizes[#chunks.sizes + 1], chunks.sizes[#chunks.sizes + 2] = wanted[i], size
-        chunks.bytes = chunks.bytes + #wanted[i] + 16
+        flat[n + 1], flat[n + 2] = fields[i], found[i]
+        n, bytes = n + 2, bytes + 17 + #found[i]
       elseif not chunks.lenient then
-        gone(wanted[i])
+        gone(fields[i])
       end
+    end
+    chunks.bytes = chunks.bytes + bytes
+    return found
+  end
+
+  open(value, skip(value, 18, 2))
+  while lists[1] do
+    local fields, found = lists, add(lists)
+    lists = {}
+    for i = 1, #fields do
+      if found[i] then open(found[i], 2) end
+    end
+  end
+  if chunks.leaves then
+    add(leaves)
+    leaves = {}
+  end
+  for i = 1, chunks.sizes and #leaves or 0 do
+    local size = redis.call('HSTRLEN', data, leaves[i])
+    if size > 0 then
+      chunks.sizes[#chunks.sizes + 1], chunks.sizes[#chunks.sizes + 2] = leaves[i], size
+      chunks.bytes = chunks.bytes + 33
+    elseif not chunks.lenient then
+      gone(leaves[i])
     end
   end
 end
