@@ -26,6 +26,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.memory import InMemorySaver
 from tests.support.seeds import targets
 from tests.support.servers import url_of
+from tests.support.sharing import text
 from tests.support.uniform import Target
 
 THREADS = ["a", "*:{\0}", "é\ud800"]
@@ -37,8 +38,16 @@ RUNS = ["r1", "r2", "*", "", None]
 IDS = ["0\0", "1f001", "1f002", "1f003", "1f01", "z{*}"]
 
 threads, namespaces = st.sampled_from(THREADS), st.sampled_from(NAMESPACES)
+RESULT = text("a tool's result", 5000)
+LONG = [RESULT, RESULT.encode(), RESULT + "more", [RESULT], [1, RESULT, RESULT[:3000]], {"in": {"a": RESULT[:4000]}}]
+"""Values that share chunks, as channels and as pending writes."""
 values = st.one_of(
-    st.none(), st.integers(-5, 5), st.text(max_size=5), st.binary(max_size=5), st.lists(st.integers(0, 9), max_size=3)
+    st.none(),
+    st.integers(-5, 5),
+    st.text(max_size=5),
+    st.binary(max_size=5),
+    st.lists(st.integers(0, 9), max_size=3),
+    st.sampled_from(LONG),
 )
 _counter = itertools.count()
 
