@@ -21,6 +21,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command as Resume
 from langgraph.types import Send, interrupt
 from tests.support.seeds import seeds_and_slow, targets
+from tests.support.sharing import text
 from tests.support.tiering import BEHIND, Tiers, between, drained, keys_of, mark_new
 from typing_extensions import TypedDict
 from tests.support.uniform import Target
@@ -77,6 +78,9 @@ async def test_early_writes_survive_if_only_cold_has_them(tiers: Tiers, mode: st
 # -- in any order
 
 
+LONG = [text(number, 4000) for number in range(3)]
+
+
 class Supersteps(Interleaving):
     """Runs whose pending writes arrive before up to three of their checkpoints."""
 
@@ -110,7 +114,7 @@ class Supersteps(Interleaving):
         new = dict.fromkeys([self.chance.choice("xyz"), "log"], f"{self.number:032}.1")
         versions = {**before["channel_versions"], **new}
         values = dict(before["channel_values"])
-        values |= {channel: [version, "v" * 900] for channel, version in new.items() if channel != "log"}
+        values |= {channel: [version, "v" * 900, self.result()] for channel, version in new.items() if channel != "log"}
         return config(thread, ns, parent), checkpoint(values, versions), {"step": self.number}, new
 
     def early(self, thread: str) -> None:
@@ -127,7 +131,7 @@ class Supersteps(Interleaving):
         thread, task = where["configurable"]["thread_id"], f"task {self.number}"
         if not self.is_being(thread, "delete"):
             channels = self.chance.choice([["x"], ["x", "log"], [INTERRUPT], ["log", INTERRUPT, "y"]])
-            writes = [(channel, [self.number]) for channel in channels]
+            writes = [(channel, [self.number, self.result()]) for channel in channels]
             self.write("put_writes", thread, *self.calling("put_writes", (where, writes, task, f"path {task}")))
 
     def put(self, thread: str) -> None:
@@ -142,6 +146,10 @@ class Supersteps(Interleaving):
             self.ahead[thread, ns].pop(0)
 
         self.write(f"put {ns}", thread, make, stored)
+
+    def result(self) -> str:
+        """Return a value that often shares chunks with another one."""
+        return self.chance.choice(["", "", *LONG])
 
     def is_being(self, thread: str, what: str) -> bool:
         return any(one.thread == thread and one.what.startswith(what) for one in self.running)
