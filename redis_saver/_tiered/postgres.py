@@ -367,6 +367,11 @@ def _statements(saver: BaseCheckpointSaver[Any], method: str, own: str) -> Calla
     return None if has_own else METHODS[method]
 
 
+def _returns_rows(statement: str) -> bool:
+    """True if a statement returns rows. In a pipeline, the cursor does not know that before they are fetched."""
+    return statement.lstrip().startswith(("SELECT", "WITH")) or "RETURNING" in statement
+
+
 _ATTEMPTS = 5
 _CONFLICTS = ("40001", "40P01")
 """Error codes of transactions that Postgres rolled back: serialization failures and deadlocks, as of two prunes."""
@@ -394,7 +399,7 @@ def method_of(saver: BaseCheckpointSaver[Any], method: str) -> Callable[..., Any
 
             def rows(statement: tuple[str, Sequence[Any]]) -> Any:
                 cursor.execute(*statement, prepare=False)
-                return cursor.fetchall() if cursor.description else []
+                return cursor.fetchall() if _returns_rows(statement[0]) else []
 
             attempts = reversed(range(_ATTEMPTS))
             while True:
@@ -416,7 +421,7 @@ def amethod_of(saver: BaseCheckpointSaver[Any], method: str) -> Callable[..., Co
 
             async def rows(statement: tuple[str, Sequence[Any]]) -> Any:
                 await cursor.execute(*statement, prepare=False)
-                return await cursor.fetchall() if cursor.description else []
+                return await cursor.fetchall() if _returns_rows(statement[0]) else []
 
             attempts = reversed(range(_ATTEMPTS))
             while True:

@@ -28,6 +28,7 @@ class Proxy:
         self._marker, self._countdown, self._half, self._drops = b"", 0, False, False
         self._steps: list[tuple[bytes, Callable[[], object]]] = []
         self._sockets: list[socket.socket] = []
+        self._is_closed = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
@@ -56,6 +57,7 @@ class Proxy:
         return len(self._steps)
 
     def close(self) -> None:
+        self._is_closed = True
         for each in (self._listener, *self._sockets):
             _end(each)
 
@@ -69,6 +71,8 @@ class Proxy:
                     _end(client)
                     continue
                 self._sockets += (client, server)
+                if self._is_closed:  # meanwhile
+                    self.close()
                 doomed = threading.Event()
                 for pump in (self._requests, self._replies):
                     threading.Thread(target=pump, args=(client, server, doomed), daemon=True).start()
@@ -111,6 +115,7 @@ class _Both:
         self._sockets = sockets
 
     def close(self) -> None:
+        self._is_closed = True
         for each in self._sockets:
             _end(each)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Annotated, Any
 
 import psycopg
@@ -12,7 +13,10 @@ import pytest
 from tests.support.factories import chain, config, ids, put
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.graph import START, StateGraph
+from psycopg.rows import dict_row
 from tests.support.tiering import BEHIND, Tiers, drained, keys_of, written
 from typing_extensions import TypedDict
 from tests.support.uniform import Uniform
@@ -239,6 +243,25 @@ async def test_a_prune_that_conflicts_with_another_is_repeated(tiers: Tiers) -> 
                 await asyncio.sleep(0.01)
     assert (await pruning).checkpoints == 2
     assert len(await uniform.list(config())) == 1
+
+
+async def test_statements_in_a_pipeline_return_their_rows(tiers: Tiers) -> None:
+    """A saver may be in psycopg's pipeline mode, and so may a connection that a cancelled call gave back to a pool."""
+    await chain(await tiers.cold_uniform(), "thread", 2)
+    options: Any = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+    if tiers.native_async:
+        aconnection = await psycopg.AsyncConnection.connect(tiers.url, **options)
+        async with aconnection, aconnection.pipeline() as apipe:
+            asaver = AsyncPostgresSaver(aconnection, pipe=apipe)
+            found = [await of("thread") for of in map(partial(statements.amethod_of, asaver), COUNTS) if of]
+    else:
+        with psycopg.Connection.connect(tiers.url, **options) as connection, connection.pipeline() as pipe:
+            saver = PostgresSaver(connection, pipe=pipe)
+            found = [of("thread") for of in map(partial(statements.method_of, saver), COUNTS) if of]
+    assert found[0].checkpoints == 2 and len(found[1]) == 0
+
+
+COUNTS = ("count_thread", "task_paths")
 
 
 async def test_prune_clears_a_parent_that_was_deleted_before(tiers: Tiers) -> None:
