@@ -90,7 +90,9 @@ def fleet(rows: Rows) -> str:
 
 def shapes(rows: Rows) -> str:
     savers = rows.those((OURS, VALKEY), "shapes")
-    columns = [(saver, returns, metric) for saver in savers for returns in shaped.RETURNS for metric in ("sent", "kept")]
+    columns = [
+        (saver, returns, metric) for saver in savers for returns in shaped.RETURNS for metric in ("sent", "kept")
+    ]
     lines: Lines = []
     for shape in shaped.SHAPES:
         wanted: Any = {"workload": "shapes", "shape": shape, "turns": 40}
