@@ -37,6 +37,7 @@ SUITES = {
     "attacks": "checkpoint/test_encryption_attacks.py",
     "chunks": "storage/test_chunks.py",
     "cutter": "serde/test_cutter.py",
+    "shared_writes": "storage/test_shared_writes.py",
     "framing": "storage/test_framing.py",
     "tiers": "tiered/test_write_through.py",
     "behind": "tiered/test_write_behind.py",

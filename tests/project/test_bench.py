@@ -28,6 +28,7 @@ FIELDS = {
 }  # fmt: skip
 OF_ALL = {
     "chat": {"turn", "turn, processor time of this process"},
+    "fleet": {"turn"},
     "throughput": {"turns"},
     "operations": {"put", "put_writes", "get_tuple"},
     "calls": {"put", "put_writes", "get_tuple"},
@@ -43,6 +44,7 @@ if find_spec("deepagents"):  # in the extra "bench", for Python 3.11 and later
 OF_SERVED: dict[str, set[str]] = {
     "capacity": {"server time a call", "turns that fill a core", "calls made"},
     "files": {"sent", "received"},
+    "shapes": {"sent", "kept"},
     "sends": {"sent", "stored"},
     "delta": {"sent on average", "received on average", "worst turn, both ways"},
     "cost": {
