@@ -463,14 +463,15 @@ def store_writes(
         if special:
             special = cipher.seal_special(member, special, SpecialCall.new(special, regular))
     cache, data_key, ns = context.chunk_cache, by.keys[1], address.checkpoint_ns
-    known, lacked = cache.of(data_key), dict[bytes, bytes]()
-    before, end = known.newest_tag, b"%016x" % names.random()
-    for field, chunk in chunks.items():
-        if (holder := known.holder(field)) is None:
-            lacked[field] = chunk
-        elif holder.chain != known.chain:
-            before = b""  # no tag proves it, so the script checks
+    lacked, before, end = dict[bytes, bytes](), b"", b""
     if chunks:
+        known = cache.of(data_key)
+        before, end = known.newest_tag, b"%016x" % names.random()
+        for field, chunk in chunks.items():
+            if (holder := known.holder(field)) is None:
+                lacked[field] = chunk
+            elif holder.chain != known.chain:
+                before = b""  # no tag proves it, so the script checks
         cache.note_sent(data_key, ns, chunks, before, end)
     arguments: list[Argument] = [
         member, b"".join(regular), len(regular), context.expiry.milliseconds or b"", settings.ttl or b"", key,

@@ -267,7 +267,18 @@ def test_flask_views_work_with_gunicorn_preload(workers: str, environment: dict[
 def test_gunicorn_with_greenlets_refuses_asyncio_in_each_view(environment: dict[str, str], tmp_path: Path) -> None:
     """No view hangs, and none of them makes a later one fail otherwise."""
     command, port = "gunicorn --preload --workers 2 --threads 4 flask_app:app", free_port()
-    server = Running(command, tmp_path, environment, "-k", "gevent", "--graceful-timeout", "2", "--bind", f"127.0.0.1:{port}", port=port)
+    server = Running(
+        command,
+        tmp_path,
+        environment,
+        "-k",
+        "gevent",
+        "--graceful-timeout",
+        "2",
+        "--bind",
+        f"127.0.0.1:{port}",
+        port=port,
+    )
     try:
         server.until("it listens", server.listens)
         for view in ("sync", "async", "async", "sync"):
