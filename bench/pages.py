@@ -89,16 +89,16 @@ def fleet(rows: Rows) -> str:
 
 
 def shapes(rows: Rows) -> str:
-    savers = rows.those((OURS, VALKEY), "shapes")
-    columns = [
-        (saver, returns, metric) for saver in savers for returns in shaped.RETURNS for metric in ("sent", "kept")
-    ]
+    columns = [(saver, returns) for saver in rows.those((OURS, VALKEY), "shapes") for returns in shaped.RETURNS]
     lines: Lines = []
     for shape in shaped.SHAPES:
         wanted: Any = {"workload": "shapes", "shape": shape, "turns": 40}
-        found = [rows.value(saver, returns=returns, metric=metric, **wanted) for saver, returns, metric in columns]
-        lines.append((shape, list(map(cell, found))))
-    return table("kB in 40 turns", [f"{saver}, {returns}: {metric}" for saver, returns, metric in columns], lines)
+        lines.append((shape, [_both(rows, saver, returns=returns, **wanted) for saver, returns in columns]))
+    return table("kB sent, kept", [f"{saver}, {returns}" for saver, returns in columns], lines)
+
+
+def _both(rows: Rows, saver: str, **wanted: Any) -> str:
+    return ", ".join(cell(rows.value(saver, metric=metric, **wanted)) for metric in ("sent", "kept"))
 
 
 def cost(rows: Rows) -> str:
