@@ -94,7 +94,8 @@ def shapes(rows: Rows) -> str:
     for shape in shaped.SHAPES:
         wanted: Any = {"workload": "shapes", "shape": shape, "turns": 40}
         lines.append((shape, [_both(rows, saver, returns=returns, **wanted) for saver, returns in columns]))
-    return table("kB sent, kept", [f"{saver}, {returns}" for saver, returns in columns], lines)
+    said = dict(zip(shaped.RETURNS, ("new", "whole"), strict=True))
+    return table("kB sent, kept", [f"{saver}, {said[returns]}" for saver, returns in columns], lines)
 
 
 def _both(rows: Rows, saver: str, **wanted: Any) -> str:
