@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import ormsgpack
 
 from redis_saver._serde.messages import native
-from redis_saver._serde.msgpack import end_of, ext_start, head
+from redis_saver._serde.msgpack import SCALARS, end_of, ext_start, head
 
 OPENED: Final = 2048
 """Size of an object in bytes from which it is opened."""
@@ -158,10 +158,11 @@ class _Cutter:
             self._end(place)
 
     def _chosen(self, place: int, size: int, length: int) -> bool:
-        first = max(self._hashed, place - _WINDOW)
-        value = self._hash if first == self._hashed else 0
+        value, first, numbers = self._hash, self._hashed, self._numbers
+        if first < place - _WINDOW:
+            value, first = 0, place - _WINDOW
         for byte in self._data[first:place]:
-            value = (value << 1) + self._numbers[byte]
+            value = (value << 1) + numbers[byte]
         self._hash, self._hashed = value & _MASK, place
         return self._hash >> 32 < length * (_RARE if size < _NORMAL else _OFTEN)
 
@@ -200,15 +201,20 @@ class _Cutter:
         Raises:
             IndexError, ValueError: They are not valid msgpack.
         """
+        data = self._data
         while begin < end:
             if step > 1:
-                begin = end_of(self._data, begin)
-            stop = end_of(self._data, begin)
+                begin = end_of(data, begin)
+            size = SCALARS[data[begin]]
+            stop = begin + size if size else end_of(data, begin)
             if stop > end:
                 raise ValueError(f"an element ends at {stop}, and what contains it at {end}")
             if stop - begin >= OPENED:
                 self._open(begin, stop, fields, depth)
-            self.place(stop)
+            if stop - self._start < _LEAST:  # as `place` does, without a call
+                self._at = stop
+            else:
+                self.place(stop)
             begin = stop
 
     def _open(self, begin: int, end: int, fields: int, depth: int) -> None:

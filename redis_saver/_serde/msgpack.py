@@ -21,6 +21,10 @@ _LENGTH_BYTES: Final = bytes([0] * _FIRST + [1, 2, 4, 1, 2, 4, *[0] * 15, 1, 2, 
 """By an object's first byte: the size of its length."""
 _INSIDE: Final = bytes([0] * 0x80 + [*range(0, 32, 2), *range(16)] + [0] * (0xDC - 0xA0) + [1, 1, 2, 2] + [0] * 32)
 """By an object's first byte: the number of objects in it. For an object with a length, the number per unit."""
+SCALARS: Final = bytes(
+    0 if length or inside else size for size, length, inside in zip(_SIZES, _LENGTH_BYTES, _INSIDE, strict=True)
+)
+"""By an object's first byte: its size, or 0 if it has a length or contains objects."""
 _EXTENSIONS: Final = frozenset({0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8})
 
 

@@ -891,75 +891,57 @@ enum { OPENED = 2048, LEAST = 128, NORMAL = 512, MOST = 2048, LONG = 512, WINDOW
 static const uint64_t RARE = 1ull << 22, OFTEN = 1ull << 24; /* of 1 << 32 */
 
 typedef struct {
-    const unsigned char *data;
-    const uint64_t *gear;
     PyObject *pieces;
-    int coarse; /* binary digits by which pieces of strings are larger */
-    Py_ssize_t start, at, hashed; /* of the piece, of the element, of the hash */
-    uint64_t hash;
+    int coarse;                              /* binary digits by which pieces of strings are larger */
+    const unsigned char *start, *at, *hashed; /* of the piece, of the element, of the hash */
+    uint64_t hash, gear[256];
 } Cutter;
 
-typedef enum { SCALAR, ARRAY, MAP, EXTENSION } Container;
-
 typedef struct {
-    Container kind;
-    Py_ssize_t start;     /* of the contents */
-    uint64_t size, count; /* of a string in bytes, of a container in objects */
+    enum { SCALAR, ARRAY, MAP, EXTENSION } kind;
+    uint64_t size, count; /* of its data in bytes, of its contents in objects */
     int code;
 } Head;
 
-/* Reads the head of an object. False if the data ends in it. */
-static int read_head(const unsigned char *data, Py_ssize_t at, Py_ssize_t end, Head *head) {
-    static const unsigned char fixed[] = {1, 1, 2, 4, 8, 1, 2, 4, 8}; /* the numbers from 0xcb - 1 on */
-    int first = data[at], width = 0;
-    *head = (Head){SCALAR, at + 1, 0, 0, 0};
-    if (first < 0x80 || first >= 0xe0) return 1;
-    if (first < 0xa0) {
-        head->kind = first < 0x90 ? MAP : ARRAY;
-        head->count = (uint64_t)(first & 15) << (first < 0x90);
-        return 1;
+/* Reads the head of an object. */
+static Status take_head(Source *source, Head *head) {
+    /* By the tag, from 0xc4 on: the size of a length, and what to add to it. */
+    static const unsigned char widths[] = {1, 2, 4, 1, 2, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 4, 2, 4, 2, 4};
+    static const unsigned char sizes[] = {0, 0, 0, 0, 0, 0, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 2, 3, 5, 9, 17, 0, 0, 0, 0, 0, 0, 0};
+    *head = (Head){SCALAR, 0, 0, 0};
+    if (!has(source, 1)) return UNKNOWN;
+    int tag = *source->at++;
+    if (tag >= 0xa0 && tag < 0xc0) head->size = tag & 31;
+    if (tag >= 0x80 && tag < 0xa0) head->kind = tag < 0x90 ? MAP : ARRAY, head->count = tag & 15;
+    if (tag >= 0xc4 && tag < 0xe0) {
+        uint64_t number;
+        TRY(take_number(source, widths[tag - 0xc4], &number));
+        if (tag >= 0xdc) head->kind = tag < 0xde ? ARRAY : MAP, head->count = number;
+        else head->size = number + sizes[tag - 0xc4];
     }
-    if (first < 0xc0) return head->size = first & 31, 1;
-    if (first < 0xc4) return 1;
-    if (first < 0xc7) width = 1 << (first - 0xc4);
-    else if (first < 0xca) width = 1 << (first - 0xc7);
-    else if (first < 0xcc) return head->size = first == 0xca ? 4 : 8, 1;
-    else if (first < 0xd4) return head->size = fixed[1 + ((first - 0xcc) & 3)], 1;
-    else if (first < 0xd9) return head->size = 1 + (1 << (first - 0xd4)), 1;
-    else if (first < 0xdc) width = 1 << (first - 0xd9);
-    else width = first & 1 ? 4 : 2;
-    uint64_t number = 0;
-    if (end - at <= width) return 0;
-    for (int i = 0; i < width; i++) number = number << 8 | data[at + 1 + i];
-    head->start += width;
-    if (first >= 0xdc) {
-        head->kind = first < 0xde ? ARRAY : MAP;
-        head->count = number << (first >= 0xde);
-        return 1;
+    if (tag >= 0xc7 && tag <= 0xc9) {
+        if (!has(source, 1)) return UNKNOWN;
+        head->code = *source->at++;
+        if (tag > 0xc7 && head->code < 6) head->kind = EXTENSION;
     }
-    head->size = number;
-    if (first < 0xc7 || first > 0xc9) return 1;
-    if (head->start >= end) return 0;
-    head->code = data[head->start++];
-    if (first > 0xc7 && head->code < 6) head->kind = EXTENSION;
-    return 1;
+    if (head->kind == MAP) head->count *= 2;
+    return OK;
 }
 
-/* Returns the end of an object, or -1 if the data ends in it. */
-static Py_ssize_t end_of(const unsigned char *data, Py_ssize_t at, Py_ssize_t end) {
+static Status skip(Source *source) {
     Head head;
     for (uint64_t left = 1; left; left--) {
-        if (at >= end || !read_head(data, at, end, &head)) return -1;
-        if (head.size > (uint64_t)(end - head.start)) return -1;
-        at = head.start + (Py_ssize_t)head.size;
+        TRY(take_head(source, &head));
+        if (!has(source, head.size)) return UNKNOWN;
+        source->at += head.size;
         left += head.count;
-        if (left > (uint64_t)(end - at) + 1) return -1; /* each object has a byte */
+        if (!has(source, left - 1)) return UNKNOWN; /* each object has a byte */
     }
-    return at;
+    return OK;
 }
 
-static Status end_piece(Cutter *cutter, Py_ssize_t place) {
-    PyObject *piece = PyBytes_FromStringAndSize((const char *)cutter->data + cutter->start, place - cutter->start);
+static Status end_piece(Cutter *cutter, const unsigned char *place) {
+    PyObject *piece = PyBytes_FromStringAndSize((const char *)cutter->start, place - cutter->start);
     int failed = !piece || PyList_Append(cutter->pieces, piece);
     Py_XDECREF(piece);
     cutter->start = place;
@@ -967,16 +949,16 @@ static Status end_piece(Cutter *cutter, Py_ssize_t place) {
 }
 
 /* Hashes the bytes before a place. */
-static uint64_t hash_at(Cutter *cutter, Py_ssize_t place) {
-    Py_ssize_t from = place - WINDOW;
+static uint64_t hash_at(Cutter *cutter, const unsigned char *place) {
+    const unsigned char *from = place - WINDOW;
     if (cutter->hashed < from) cutter->hash = 0;
     else from = cutter->hashed;
-    for (; from < place; from++) cutter->hash = (cutter->hash << 1) + cutter->gear[cutter->data[from]];
+    while (from < place) cutter->hash = (cutter->hash << 1) + cutter->gear[*from++];
     cutter->hashed = place;
     return cutter->hash >> 32;
 }
 
-static Status end_element(Cutter *cutter, Py_ssize_t place) {
+static Status end_element(Cutter *cutter, const unsigned char *place) {
     Py_ssize_t length = place - cutter->at, size;
     if (length >= LONG && cutter->at > cutter->start) TRY(end_piece(cutter, cutter->at));
     cutter->at = place;
@@ -986,49 +968,49 @@ static Status end_element(Cutter *cutter, Py_ssize_t place) {
     return end_piece(cutter, place);
 }
 
-static Status border(Cutter *cutter, Py_ssize_t place) {
+static Status border(Cutter *cutter, const unsigned char *place) {
     TRY(end_element(cutter, place));
     return place > cutter->start ? end_piece(cutter, place) : OK;
 }
 
-static Status cut_string(Cutter *cutter, Py_ssize_t end) {
+static Status cut_string(Cutter *cutter, const unsigned char *end) {
     int coarse = cutter->coarse;
     for (Py_ssize_t parts = (end - cutter->start) / SHORT; parts; parts >>= 1) coarse++;
-    while (end - cutter->start > (Py_ssize_t)LEAST << coarse) {
-        Py_ssize_t place = cutter->start + ((Py_ssize_t)LEAST << coarse), normal = cutter->start + ((Py_ssize_t)NORMAL << coarse);
-        Py_ssize_t most = cutter->start + ((Py_ssize_t)MOST << coarse);
+    const Py_ssize_t least = (Py_ssize_t)LEAST << coarse, normal = (Py_ssize_t)NORMAL << coarse, most = (Py_ssize_t)MOST << coarse;
+    while (end - cutter->start > least) {
+        const unsigned char *place = cutter->start + least, *often = cutter->start + normal;
+        const unsigned char *last = end - cutter->start < most ? end : cutter->start + most;
         uint64_t hash = 0;
-        if (most > end) most = end;
-        for (Py_ssize_t i = place - WINDOW; i < place; i++) hash = (hash << 1) + cutter->gear[cutter->data[i]];
-        for (; place < most && hash >> 32 >= (place < normal ? RARE : OFTEN) >> coarse; place++)
-            hash = (hash << 1) + cutter->gear[cutter->data[place]];
+        for (const unsigned char *at = place - WINDOW; at < place; at++) hash = (hash << 1) + cutter->gear[*at];
+        for (; place < last && hash >> 32 >= (place < often ? RARE : OFTEN) >> coarse; place++) hash = (hash << 1) + cutter->gear[*place];
         TRY(end_piece(cutter, place));
     }
     cutter->at = end;
     return OK;
 }
 
-static int fields_of_extension(int code) { return code == 0 || code == 3 ? 1 : 2; }
+static Status cut_elements(Cutter *cutter, Source source, int step, int fields, int depth);
 
-static Status cut_elements(Cutter *cutter, Py_ssize_t begin, Py_ssize_t end, int step, int fields, int depth) {
-    while (begin < end) {
-        if (step > 1 && (begin = end_of(cutter->data, begin, end)) < 0) return UNKNOWN;
-        Py_ssize_t stop = end_of(cutter->data, begin, end);
-        if (stop < 0) return UNKNOWN;
-        if (stop - begin >= OPENED) {
-            Head head;
-            read_head(cutter->data, begin, end, &head);
-            int is_extension = head.kind == EXTENSION && depth, is_field = fields && head.kind != SCALAR && depth;
-            if (!is_field || is_extension) TRY(border(cutter, is_extension ? begin : head.start));
-            if (head.kind == SCALAR || !depth) TRY(cut_string(cutter, stop));
-            else {
-                int inner = is_extension ? fields_of_extension(head.code) : is_field ? fields - 1 : 0;
-                TRY(cut_elements(cutter, head.start, stop, head.kind == MAP ? 2 : 1, inner, depth - 1));
-            }
-            if (!is_field || is_extension) TRY(border(cutter, stop));
-        }
-        TRY(end_element(cutter, stop));
-        begin = stop;
+/* Cuts within an object. `fields` is the number of levels that are fields of an extension, not values of their own. */
+static Status open_object(Cutter *cutter, Source object, int fields, int depth) {
+    const unsigned char *begin = object.at;
+    Head head;
+    TRY(take_head(&object, &head));
+    int is_extension = head.kind == EXTENSION && depth, is_field = fields && head.kind != SCALAR && depth && !is_extension;
+    int inner = is_extension ? (head.code == 0 || head.code == 3 ? 1 : 2) : is_field ? fields - 1 : 0;
+    if (!is_field) TRY(border(cutter, is_extension ? begin : object.at));
+    if (head.kind == SCALAR || !depth) TRY(cut_string(cutter, object.end));
+    else TRY(cut_elements(cutter, object, head.kind == MAP ? 2 : 1, inner, depth - 1));
+    return is_field ? OK : border(cutter, object.end);
+}
+
+static Status cut_elements(Cutter *cutter, Source source, int step, int fields, int depth) {
+    while (source.at < source.end) {
+        if (step > 1) TRY(skip(&source));
+        const unsigned char *begin = source.at;
+        TRY(skip(&source));
+        if (source.at - begin >= OPENED) TRY(open_object(cutter, (Source){begin, source.at}, fields, depth));
+        TRY(end_element(cutter, source.at));
     }
     return OK;
 }
@@ -1039,13 +1021,14 @@ static PyObject *cut(PyObject *module, PyObject *args) {
     int step, coarse;
     (void)module;
     if (!PyArg_ParseTuple(args, "y#y#ini", &data, &size, &gear, &gear_size, &coarse, &start, &step)) return NULL;
-    if (gear_size != 256 * sizeof(uint64_t) || start < 0 || start > size || coarse < 0 || coarse > 8) return PyErr_BadArgument(), NULL;
-    uint64_t numbers[256];
-    memcpy(numbers, gear, sizeof numbers);
-    Cutter cutter = {(const unsigned char *)data, numbers, PyList_New(0), coarse, start, start, -1, 0};
-    if (!cutter.pieces) return NULL;
-    Status status = step ? cut_elements(&cutter, start, size, step, 0, DEEPEST) : cut_string(&cutter, size);
-    if (status == OK) status = border(&cutter, size);
+    Cutter cutter = {.pieces = NULL, .coarse = coarse};
+    if (gear_size != sizeof cutter.gear || start < 0 || start > size || coarse < 0 || coarse > 8) return PyErr_BadArgument(), NULL;
+    memcpy(cutter.gear, gear, sizeof cutter.gear);
+    Source source = {(const unsigned char *)data + start, (const unsigned char *)data + size};
+    cutter.start = cutter.at = cutter.hashed = source.at;
+    if (!(cutter.pieces = PyList_New(0))) return NULL;
+    Status status = step ? cut_elements(&cutter, source, step, 0, DEEPEST) : cut_string(&cutter, source.end);
+    if (status == OK) status = border(&cutter, source.end);
     if (status == OK) return cutter.pieces;
     Py_DECREF(cutter.pieces);
     return not_ok(status);
