@@ -83,6 +83,7 @@ local function read_chunks(data, value, chunks)
   local seen, lists, leaves = chunks.seen, {}, {}
   local function open(list, pos)
     local into = string.byte(list, 1) == 110 and lists or leaves -- 'n'
+    if into == leaves and not (chunks.leaves or chunks.sizes) then return end
     local n, fields = #into, children(list, pos)
     for i = 1, #fields do
       if not seen[fields[i]] then

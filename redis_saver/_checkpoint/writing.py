@@ -24,7 +24,7 @@ from redis_saver._common.config import NO_SETTINGS, Address, ThreadSettings
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine.replies import PutReply
-from redis_saver._engine.requests import Argument, Operation
+from redis_saver._engine.requests import Argument, Operation, Sleep
 from redis_saver._storage import codec, compression, header as headers
 from redis_saver._storage.chunk_cache import (
     NOTHING,
@@ -46,6 +46,8 @@ from redis_saver.errors import decoding
 _LOG = ThrottledLog("redis_saver.checkpoint")
 _NO_LIMIT = b"-"
 """History limit of a put that ignores the limits of the saver and of the thread."""
+_POLL, _POLLS = 0.001, 50
+"""How often a put asks whether the pending writes that it overtook are stored: a pause in seconds, and a number."""
 _NEW, _UNCHANGED, _EMPTIED = NEW[0], UNCHANGED[0], EMPTIED[0]
 
 
@@ -104,15 +106,20 @@ def store(
     request = partial(encoded, context, address, settings, config, metadata=metadata, new_versions=new_versions)
     stored = request(checkpoint, known=cache.of(data_key))
     reply = yield by.call(*stored.arguments)
-    if isinstance(reply, list) and len(reply) > 3 and (without := _valueless(checkpoint, reply[3:])):
+    if without := _valueless(checkpoint, _lacked(reply)):
         checkpoint = _leaving_out(checkpoint, without)
         stored = request(checkpoint, known=cache.of(data_key))
         reply = yield by.call(*stored.arguments)
-    if isinstance(reply, list) and len(reply) > 3 and (known := cache.of(data_key)).wrote(reply[3:]):
-        # It came before the pending writes with which it shares chunks.
-        stored = request(checkpoint, known=known.without_writes())
+    if (lacked := _lacked(reply)) and cache.of(data_key).wrote(lacked):
+        # It overtook pending writes with which it shares chunks. LangGraph does not wait for them.
+        polls = 0
+        while (known := cache.of(data_key)).sent and polls < _POLLS:
+            yield Sleep(_POLL)
+            polls += 1
+        came = polls > 0 and not known.sent
+        stored = request(checkpoint, known=known if came else known.without_writes())
         reply = yield by.call(*stored.arguments)
-    if isinstance(reply, list) and len(reply) > 3:
+    if _lacked(reply):
         _LOG.info(
             "the server no longer has values of thread %s, which expired or was deleted, pruned or restored; "
             "they are sent again",
@@ -139,6 +146,11 @@ def store(
         dirty = b"" if by.script is scripts.PUT else context.keyspace.tier_keys(address.thread_id).dirty
         yield from trim(context, address.thread_id, Limit(keep_last, written, dirty, by.writer))
     return True
+
+
+def _lacked(reply: Any) -> Sequence[Any]:
+    """Return the names of what the server lacks, according to `lua/checkpoint/put.lua`."""
+    return reply[3:] if isinstance(reply, list) else ()
 
 
 def _valueless(checkpoint: Checkpoint, missing: Sequence[Any]) -> list[str]:

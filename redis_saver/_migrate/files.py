@@ -52,7 +52,7 @@ from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._common.display import error_text, printable, shown
 from redis_saver._common.limits import Allowance, Limits
 from redis_saver._migrate.endpoints import Entry, Items, NotStored, Target, TaskInfo, ThreadOutline, is_sound, special
-from redis_saver._storage.chunks import digest, pieces_of
+from redis_saver._storage.chunks import digest, in_pieces
 from redis_saver._store.writing import StoredItem
 from redis_saver.errors import EndpointError, FileDamaged, RedisSaverError, ThreadMigrationError, decoding_item, moving
 
@@ -336,7 +336,7 @@ class ThreadFile(_File, Target):
         """Return a value as the numbers of its byte strings. New byte strings are written first."""
         kind, data = self._serde.dumps_typed(value)
         numbers = []
-        for piece in pieces_of(kind, data):
+        for piece in in_pieces(kind, data):
             key = digest(piece)
             if key not in self._shared:
                 self._shared[key] = len(self._shared)

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import ormsgpack
 
 from redis_saver._serde.messages import native
-from redis_saver._serde.msgpack import SCALARS, end_of, ext_start, head
+from redis_saver._serde.msgpack import SCALARS, SNAPSHOT, end_of, ext_start, head
 
 OPENED: Final = 2048
 """Size of an object in bytes from which it is opened."""
@@ -112,15 +112,11 @@ def pieces_of(data: bytes, gear: Gear, coarse: int, start: int = 0, step: int = 
 
 def _opening(data: bytes) -> tuple[int, int]:
     """Return `start` and `step` of a whole value, as `pieces_of` takes them."""
-    start = ext_start(_SNAPSHOT, data)
+    start = ext_start(SNAPSHOT, data)
     kind, begin = head(data, start)
     if kind is ormsgpack.Ext:
         return start, 1  # as in a list of one
     return begin, 2 if kind is dict else 1 if kind is list else 0
-
-
-_SNAPSHOT: Final = 7
-"""Extension code of a `_DeltaSnapshot`, which holds a value. A lower code holds a list of a class and arguments."""
 
 
 def _fields_of(code: int) -> int:

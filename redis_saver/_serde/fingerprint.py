@@ -14,10 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from redis_saver._serde import fallback
 from redis_saver._serde.messages import CLASSES, native, pack
-from redis_saver._serde.msgpack import ext_header, ext_start, header
+from redis_saver._serde.msgpack import SNAPSHOT, ext_header, ext_start, header
 
-_SNAPSHOT: Final = 7
-"""Extension code of a `_DeltaSnapshot`."""
 _SIZE = operator.itemgetter(-1)
 
 
@@ -81,7 +79,7 @@ class EncodedValue(NamedTuple):
 
 def snapshot_start(data: bytes) -> int:
     """Return the start of a `_DeltaSnapshot`'s value. Return 0 if it is something else, or has 16 bytes or fewer."""
-    return ext_start(_SNAPSHOT, data)
+    return ext_start(SNAPSHOT, data)
 
 
 def encode(value: Any) -> bytes:
@@ -110,7 +108,7 @@ def encode_rest(value: Any, last: Fingerprint | None) -> EncodedValue:
         if packed := pack(messages[len(front.kinds) :]):
             data = header(len(messages), list) + b"".join(packed[0])
             if is_snapshot:
-                data = ext_header(_SNAPSHOT, front.bytes + len(data)) + data
+                data = ext_header(SNAPSHOT, front.bytes + len(data)) + data
             return EncodedValue("msgpack", data, front.bytes, front.with_more(*packed, read=False))
     return EncodedValue("msgpack", encode(value))
 

@@ -9,6 +9,8 @@ from typing import Final
 
 import ormsgpack
 
+SNAPSHOT: Final = 7
+"""Extension code of a `_DeltaSnapshot`, which holds a value. A lower code holds a list of a class and arguments."""
 _FIRST: Final = 0xC4
 """From this first byte of an object on, its size and length follow no rule."""
 _SIZES: Final = bytes(

@@ -288,7 +288,7 @@ _COARSE = 3
 """With compression pieces of strings are eight times as large, as small ones compress badly."""
 
 
-def pieces_of(kind: str, data: bytes) -> list[bytes]:
+def in_pieces(kind: str, data: bytes) -> list[bytes]:
     """Return a value's bytes in pieces. Versions of the value share most of them."""
     whole = cutter.cut(kind, data)
     return [data] if whole is None else [whole.head, *whole.pieces]

@@ -44,29 +44,48 @@ def encode_value(context: Context, value: Any, channel: str, before: Stored | No
     try:
         # Of the class: a serializer that wraps another one must not pass on the attribute of that one.
         if (dumps_rest := getattr(type(context.serde), "dumps_rest", None)) is None:
-            encoded = EncodedValue(*context.serde.dumps_typed(value))
+            encoded = EncodedValue(*_dumped(context, value))
         else:
             encoded = dumps_rest(context.serde, value, before.fingerprint if before else None)
-        if (stored := _cut(context, encoded, before)) is not None:
-            _check_chunks(context, stored, channel)
+        if (stored := _cut(context, encoded, channel, before)) is not None:
             return stored
         if encoded.front:
             return encode_value(context, value, channel)
-        kind_name, data = encoded.type, encoded.data
     except RedisSaverError:
         raise
     except Exception as error:
         raise encoding("channel {!r}", channel).of(error) from error
-    if len(data) > context.limits.value_bytes:
-        limits.check(context.limits, "value_bytes", len(data), "the value of channel {!r} has {} bytes", channel)
-    kind = names.encode(kind_name)
-    if context.compression is not None:
-        kind, data = compression.smaller(kind, data)
+    kind, data = _whole(context, encoded, "the value of channel {!r} has {} bytes", channel)
     return Stored(b"%d:%b%b" % (len(kind), kind, data), {})
 
 
-def _check_chunks(context: Context, stored: Stored, channel: str) -> None:
-    """Check the size of a value in chunks, its number of chunks and its levels against the limits."""
+def _dumped(context: Context, value: Any) -> tuple[str, bytes]:
+    """Return the type and bytes of a value. A serializer of the user may return a `bytearray`."""
+    kind, data = context.serde.dumps_typed(value)
+    return kind, bytes(data)
+
+
+def _whole(context: Context, encoded: EncodedValue, too_long: str, channel: str) -> tuple[bytes, bytes]:
+    """Return the type and bytes of a value or pending write that is stored whole, compressed if the saver compresses.
+
+    Raises:
+        LimitExceeded: It is too long. `too_long` has places for the channel and the size.
+    """
+    kind, data = names.encode(encoded.type), encoded.data
+    if len(data) > context.limits.value_bytes:
+        limits.check(context.limits, "value_bytes", len(data), too_long, channel)
+    return compression.smaller(kind, data) if context.compression is not None else (kind, data)
+
+
+def _cut(context: Context, encoded: EncodedValue, channel: str, before: Stored | None = None) -> Stored | None:
+    """Cut a value or a pending write into chunks. Return None if it is stored whole.
+
+    Raises:
+        LimitExceeded: It is too long, has too many chunks, or too many levels of lists of chunks.
+    """
+    kind = chunked.PLAIN if context.compression is None else chunked.ZSTD
+    if (stored := chunked.cut(encoded, kind, before, context.digest, context.gear)) is None:
+        return None
     levels, size, count = stored.levels, sum(map(len, stored.levels[0].chunks)), 0
     for level in levels:
         count += len(level.fields)
@@ -79,6 +98,7 @@ def _check_chunks(context: Context, stored: Stored, channel: str) -> None:
         limits.check(
             context.limits, "depth", depth, "the value of channel {!r} has {} levels of lists of chunks", channel
         )
+    return stored
 
 
 def decode_value(
@@ -255,24 +275,15 @@ def _encode_write(
 ) -> tuple[bytes, bytes]:
     """Return the type and bytes of a pending write. Its chunks are added to `chunks`."""
     try:
-        kind_name, data = context.serde.dumps_typed(value)
+        encoded = EncodedValue(*_dumped(context, value))
+        if chunks is not None and (stored := _cut(context, encoded, channel)) is not None:
+            chunks |= stored.chunks
+            return IN_CHUNKS, stored.value
     except RedisSaverError:
         raise
     except Exception as error:
         raise encoding("a write to channel {!r}", channel).of(error) from error
-    if len(data) > context.limits.value_bytes:
-        limits.check(context.limits, "value_bytes", len(data), "a write to channel {!r} has {} bytes", channel)
-    if chunks is not None and (stored := _cut(context, EncodedValue(kind_name, data))) is not None:
-        _check_chunks(context, stored, channel)
-        chunks.update(stored.chunks)
-        return IN_CHUNKS, stored.value
-    kind = names.encode(kind_name)
-    return compression.smaller(kind, data) if context.compression is not None else (kind, data)
-
-
-def _cut(context: Context, encoded: EncodedValue, before: Stored | None = None) -> Stored | None:
-    kind = chunked.PLAIN if context.compression is None else chunked.ZSTD
-    return chunked.cut(encoded, kind, before, context.digest, context.gear)
+    return _whole(context, encoded, "a write to channel {!r} has {} bytes", channel)
 
 
 def decode_writes(

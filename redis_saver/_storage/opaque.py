@@ -14,11 +14,10 @@ import ormsgpack
 
 from redis_saver._common.display import shown
 from redis_saver._serde import fallback
+from redis_saver._serde.msgpack import SNAPSHOT
 from redis_saver._serde.serializer import FastSerializer
 from redis_saver._storage.chunks import digest
 from redis_saver.errors import IsEncrypted
-
-_SNAPSHOT = 7
 
 
 class Opaque:
@@ -84,7 +83,7 @@ def _unpack(data: bytes) -> Any:
 
 def _closed(code: int, data: bytes) -> Any:
     """Return an extension as it is. Only snapshots of a `DeltaChannel` are decoded, as savers look for them."""
-    if code == _SNAPSHOT and fallback.delta_snapshot is not None:
+    if code == SNAPSHOT and fallback.delta_snapshot is not None:
         # A snapshot within another one is not decoded: forged bytes may nest any number of them.
         return fallback.delta_snapshot(ormsgpack.unpackb(data, ext_hook=_packed, option=ormsgpack.OPT_NON_STR_KEYS))
     return _packed(code, data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from typing import Any
 
 import pytest
@@ -16,8 +17,9 @@ from tests.support.sharing import TaskInfo, fields_of, key_of, name, text
 from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import Around, ran, script_of
 
-from redis_saver._checkpoint import scripts
+from redis_saver._checkpoint import scripts, writing
 from redis_saver._common.names import Keyspace
+from redis_saver._engine.requests import Sleep
 
 ONE = pytest.mark.parametrize("target_name", ["redis"])
 
@@ -26,7 +28,9 @@ class Way:
     """The way of pending writes to the server."""
 
     def __init__(self, uniform: Uniform) -> None:
-        self.is_cut = False
+        self.is_cut = self.is_slow = False
+        self.begun = threading.Event()
+        """Set when slow writes were sent. They arrive after a put that comes later."""
         self.lost: list[Any] = []
         """Requests that did not arrive."""
         self.proven: list[bool] = []
@@ -39,6 +43,10 @@ class Way:
         if self.is_cut and script_of(request) is scripts.PUT_WRITES:
             self.lost.append(request)
             raise LostConnection("the request is on its way for ever")
+        while self.is_slow and script_of(request) is scripts.PUT_WRITES:
+            self.begun.set()
+            self.is_slow = len(self.proven) < 2
+            yield Sleep(0.01)
         return (yield request)
 
 
@@ -72,6 +80,29 @@ async def test_a_long_result_is_sent_and_stored_once(target: Target, at_once: bo
     assert way.proven == [False, True]
     await told.put(uniform, 3, 2, v=[text(0, 900), result, text(3, 900)])
     assert way.proven[2]
+    await told.check(uniform)
+
+
+@ONE
+async def test_a_put_that_overtakes_writes_waits_for_them(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "_POLLS", 5000)
+    load_scripts(target.raw)
+    uniform, told, result = target.uniform(), TaskInfo(target), text(1, 100_000)
+    way = Way(uniform)
+    await told.put(uniform, 1, v=[text(0, 900)] * 3)
+    before, way.is_slow = sent_since(target), True
+    writes = config(checkpoint_id=name(1)), [("v", [result])], "task"
+    put = told.put(uniform, 2, 1, v=[text(0, 900), text(0, 900), result])
+    if target.flavour == "async":
+        await asyncio.gather(uniform.put_writes(*writes), put)
+    else:
+        thread = threading.Thread(target=uniform.saver.put_writes, args=writes)
+        thread.start()
+        way.begun.wait()
+        await put
+        thread.join()
+    assert way.proven == [False, True, True]  # the second one waits
+    assert sent_since(target, before) < 115_000
     await told.check(uniform)
 
 
