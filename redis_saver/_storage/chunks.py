@@ -47,9 +47,9 @@ class Level(NamedTuple):
     fields: tuple[bytes, ...] = ()
     chunks: tuple[bytes, ...] = ()
 
-    def counts(self) -> list[int]:
-        """Return the number of chunks in each list of chunks."""
-        return [len(chunk) // DIGEST for chunk in self.chunks]
+    def count(self, position: int) -> int:
+        """Return the number of chunks in a list of chunks."""
+        return len(self.chunks[position]) // DIGEST
 
     def with_more(self, same: int, fields: Sequence[bytes], chunks: Sequence[bytes]) -> Level:
         """Return the first `same` chunks of this level, with more after them."""
@@ -167,7 +167,7 @@ def join(
             if fields[0][:1] != LIST:
                 break
             levels.append(Level(fields, contents))
-            counts = levels[-1].counts()
+            counts = [len(chunk) // DIGEST for chunk in contents]
             allowance.unfold("chunks", count + sum(counts))
             allowance.unfold("depth", len(levels))
             lists, same, before = same, sum(counts[:same]), next(others)
@@ -255,7 +255,7 @@ def right_edge(levels: Sequence[Level]) -> list[bytes]:
     """
     fields = list(levels[-1].fields)
     for lists, below in zip(levels[:0:-1], levels[-2::-1], strict=True):
-        fields += below.fields[-lists.counts()[-1] :]
+        fields += below.fields[-lists.count(-1) :]
     return fields
 
 
@@ -310,7 +310,8 @@ def cut(
         None if the value has to be stored whole.
     """
     last = before.levels[0] if before is not None and before.levels else NO_LEVEL
-    whole = _pieces(encoded, last, kind, gear)
+    front = before.fingerprint.bytes if before is not None and before.fingerprint else 0
+    whole = _pieces(encoded, last, front, kind, gear)
     if whole is None:
         return None
     head, pieces, kept = whole
@@ -338,10 +339,13 @@ def cut(
     return Stored(root + digest(root + below) + below, chunks, tuple(levels), new, encoded.fingerprint, size)
 
 
-def _pieces(encoded: EncodedValue, last: Level, kind: bytes, gear: Gear) -> tuple[bytes, list[bytes], int] | None:
+def _pieces(
+    encoded: EncodedValue, last: Level, end: int, kind: bytes, gear: Gear
+) -> tuple[bytes, list[bytes], int] | None:
     """Return the head of a value, its pieces without those at the front that are chunks of `last`, and their number.
 
-    Return None if the value has to be stored whole.
+    `end` is the size of the chunks of `last` in bytes, if these are messages. Return None if the value has to be stored
+    whole.
     """
     # If compression was turned on or off, no chunk is shared.
     coarse, shares = _COARSE if kind == ZSTD else 0, bool(last.fields) and last.fields[0][:1] == kind
@@ -354,11 +358,10 @@ def _pieces(encoded: EncodedValue, last: Level, kind: bytes, gear: Gear) -> tupl
     if encoded.front + len(encoded.data) < cutter.OPENED:
         return None
     # The first new piece begins with a message, so the same pieces come out as of the whole value.
-    ends, of_messages = list(accumulate(map(len, last.chunks))), {0, *encoded.fingerprint.ends}
-    kept = bisect_left(ends, encoded.front) if shares else 0
-    while kept and ends[kept - 1] not in of_messages:
+    ends, kept, start = encoded.fingerprint.ends, len(last.chunks), end
+    while kept and (not shares or start > encoded.front or ends[bisect_left(ends, start)] != start):
         kept -= 1
-    start = ends[kept - 1] if kept else 0
+        start -= len(last.chunks[kept])
     head, rest = cutter.split(encoded.data)
     pieces = cutter.pieces_of(b"".join(last.chunks[kept:])[: encoded.front - start] + rest, gear, coarse)
     if pieces is None:
@@ -377,10 +380,13 @@ def _list(below: Sequence[bytes], before: Level, same: int, digest: Digests) -> 
         same: Number of chunks at the front of the level that are the same as in that version.
         digest: Names chunks.
     """
-    counts = before.counts()
+    kept = len(before.chunks)
+    start = (sum(map(len, before.chunks)) - kept) // DIGEST  # after each list's kind
     # The last list may have ended because the value did.
-    kept = min(bisect_right(list(accumulate(counts)), same), max(0, len(counts) - 1))
-    start, fields, lists = sum(counts[:kept]), list[bytes](), list[bytes]()
+    while kept and (start > same or kept == len(before.chunks)):
+        kept -= 1
+        start -= before.count(kept)
+    fields, lists = list[bytes](), list[bytes]()
     for position in range(start, len(below)):
         length = position + 1 - start
         if length == MAX_LIST or (length > 1 and below[position][1] < _CUT_LIST) or position + 1 == len(below):
