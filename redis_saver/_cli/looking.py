@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -29,9 +29,9 @@ from redis_saver._inspector.values import ago, gist, left, moment, nothing, owne
 from redis_saver._migrate.files import new_file
 from redis_saver.errors import EndpointError, ThreadNotFound
 
-STATES = {"orphaned": "red", "interrupted": "yellow", "failed": "red", "active": ""}
+STATES = {"orphaned": "red", "interrupted": "yellow", "failed": "red", "tool failed": "red", "active": ""}
 """Styles of states."""
-MARKS = {"interrupted": "◆", "answered": "◇", "failed": "✗", "": "●"}
+MARKS = {"interrupted": "◆", "answered": "◇", "failed": "✗", "tool failed": "✗", "": "●"}
 _DELTA = (
     "These DeltaChannels have no snapshot here, only changes, which redis-saver writes and tree --find show. "
     "Your graph makes the values"
@@ -41,8 +41,6 @@ _TREE, _SEARCHED = 100, 2_000
 """Number of checkpoints that `tree` reads by default, and when it looks for a turn or a text."""
 _SAYS = {"says": 30}
 """Minimum width of what a node said, so that other columns are cut first."""
-_RECENT = timedelta(days=1)
-"""Age up to which `tree` shows how long ago a checkpoint was made, instead of the time."""
 _UUID = 36
 """Length of a UUID. Longer names of runs are cut on a narrow terminal."""
 _GIST = 60
@@ -104,9 +102,7 @@ def tree_cells(lane: str, turn: str, row: TreeRow) -> list[str | Text]:
     said = Text(row.notice or row.preview, STATES.get(row.state, ""))
     ran = " / ".join([*map(screen.named, row.levels), names(row.ran or [entry.source or "-"])])
     cells: list[str | Text] = [lane + MARKS[row.state], turn, screen.named(entry.id), ran, said]
-    age = datetime.now(timezone.utc) - entry.created_at if entry.created_at else timedelta()
-    at = ago(entry.created_at) if age < _RECENT else moment(entry.created_at)
-    return [*cells, at, size(row.bytes), names(row.next)]
+    return [*cells, moment(entry.created_at), size(row.bytes), names(row.next)]
 
 
 def tree_json(thread: str, turn: Turn, row: TreeRow) -> dict[str, Any]:
@@ -364,6 +360,7 @@ def _tree(
     ns: str | None = None,
     turn: int | None = None,
     find: str | None = None,
+    failed: bool = False,
     before: datetime | None = typer.Option(None, parser=past),
     limit: int | None = typer.Option(None, min=1, max=MAX_NUMBER),
     svg: Path | None = None,
@@ -381,12 +378,15 @@ def _tree(
         turn N: Only this turn: -1 for the newest, -2 for the one before.
         find TEXT: Only turns with this text in an id, a node, a preview, a value that was read, or a time, such as
             "2026-11-24 19:".
+        failed: Only turns in which a task or a tool failed.
         before TIME: Only what was before TIME, by the ids of checkpoints: how long ago (2h), or ISO 8601. Turn -1 is
             then the newest one before.
-        limit N: Read the newest N checkpoints, 50 in a round trip. Default: 100, or 2,000 with --turn or --find.
+        limit N: Read the newest N checkpoints, 50 in a round trip. Default: 100, or 2,000 with --turn, --find or
+            --failed.
         svg FILE: Write these turns as a picture to this new file instead.
     """
-    most = limit or (_TREE if turn is None and not find else _SEARCHED)
+    is_search = turn is not None or bool(find) or failed
+    most = limit or (_SEARCHED if is_search else _TREE)
     with servers.savers() as savers:
         savers.source.thread(thread)
         until = times.id_at(before) if before else None
@@ -395,7 +395,9 @@ def _tree(
     shown = [
         one
         for one in grouped
-        if turn in (None, one.number) and (not find or any(row.has(find, nothing) for row in one.rows))
+        if turn in (None, one.number)
+        and (not find or any(row.has(find, nothing) for row in one.rows))
+        and (not failed or one.has_failed)
     ]
     if svg is not None:
         _draw(svg, picture.svg(thread, shown), sum(len(one.rows) for one in shown), as_json=as_json)
@@ -416,7 +418,7 @@ def _tree(
     elif not shown:
         screen.note(f"not found in {'the newest' if older else 'its'} {counted(len(grouped), 'turn')}")
     if older:
-        more = "--find and --turn look further back" if most == _TREE else "--limit reads more"
+        more = "--find, --failed and --turn look further back" if most == _TREE else "--limit reads more"
         screen.note(f"only the newest {counted(len(grouped), 'turn')}: {more}")
     return 0
 

@@ -37,9 +37,12 @@ from redis_saver._inspector.values import (
     Trees,
     chat,
     elements,
+    has_failed,
     is_chat,
+    messages_in,
     part,
     plain,
+    questions_in,
     unpacked,
     used_tokens,
     visible,
@@ -206,15 +209,20 @@ class CheckpointPages:
 
     def _written(self, trees: Trees, saved: CheckpointTuple) -> list[Values]:
         """Show the pending writes by task, with interrupts and errors."""
-        by_task: dict[str, list[tuple[str, Any, bool]]] = {}
+        tasks: dict[str, Values] = {}
         for task, channel, value in saved.pending_writes or ():
-            is_special = channel in (INTERRUPT, ERROR)
-            by_task.setdefault(task, []).append((channel, trees.tree(channel, value), is_special))
-        tasks = []
-        for task, writes in by_task.items():
-            state = "caller" if task == _CALLER else task_state([channel for channel, *_ in writes]) or "done"
-            tasks.append({"task": task, "state": state, "writes": writes})
-        return tasks
+            one = tasks.setdefault(task, {"task": task, "writes": [], "questions": [], "errors": [], "tool": False})
+            one["writes"].append((channel, trees.tree(channel, value)))
+            if channel == ERROR:
+                one["errors"].append(trees.tree(channel, value))
+            elif channel == INTERRUPT:
+                for question, schema in questions_in(value):
+                    one["questions"].append((trees.tree(channel, question), schema and trees.tree("schema", schema)))
+            one["tool"] = one["tool"] or any(map(has_failed, messages_in(value)))
+        for one in tasks.values():
+            state = task_state([channel for channel, _ in one["writes"]])
+            one["state"] = "caller" if one["task"] == _CALLER else state or ("tool failed" if one["tool"] else "done")
+        return list(tasks.values())
 
     def value(self, arguments: Query) -> Values:
         """Show a page of a part of a channel's value."""

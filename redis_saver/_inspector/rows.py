@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple, TypeVar
 
+from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 
 from redis_saver._checkpoint.auditing import Entry, WriteHead, node_of, ran_between
@@ -15,7 +17,18 @@ from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._common import times
 from redis_saver._common.display import shown
 from redis_saver._inspector.source import Source
-from redis_saver._inspector.values import Hides, gist, messages_in, moment, nothing, one_line, size, texts, used_tokens
+from redis_saver._inspector.values import (
+    Hides,
+    gist,
+    has_failed,
+    messages_in,
+    moment,
+    nothing,
+    one_line,
+    size,
+    texts,
+    used_tokens,
+)
 from redis_saver._tiered.thread_info import Damaged
 
 T = TypeVar("T")
@@ -117,7 +130,7 @@ class TreeRow(NamedTuple):
 
     entry: Entry
     state: str
-    """State of its tasks: `failed`, `interrupted`, `answered`, or empty."""
+    """State of its tasks: `failed`, `interrupted`, `answered`; `tool failed` if a tool gave it an error; or empty."""
     ran: Sequence[str]
     """Nodes that ran between its parent and this checkpoint. Empty if the parent was not read."""
     next: Sequence[str]
@@ -142,6 +155,11 @@ class TreeRow(NamedTuple):
         nodes = [level.partition(":")[0] for level in self.entry.ns.split("|")] if self.entry.ns else []
         agent = self.entry.metadata.get("lc_agent_name")
         return [*nodes[:-1], agent] if nodes and isinstance(agent, str) and agent else nodes
+
+    @property
+    def has_failed(self) -> bool:
+        """True if one of its tasks failed, or a tool."""
+        return self.state in ("failed", "tool failed")
 
     def has(self, text: str, hides: Hides) -> bool:
         """True if its id, its time (UTC), its previews, or its values contain a text, in upper or lower case."""
@@ -190,6 +208,11 @@ class Turn(NamedTuple):
     def state(self) -> str:
         """The state of its newest checkpoint with a state."""
         return next((row.state for row in self.rows if row.state), "")
+
+    @property
+    def has_failed(self) -> bool:
+        """True if a task or a tool failed in it."""
+        return any(row.has_failed for row in self.rows)
 
     @property
     def bytes(self) -> int:
@@ -263,14 +286,17 @@ def _row(entry: Entry, parent: Entry | None, hides: Hides, *, is_continued: bool
     state = task_state([write.channel for write in special])
     state = "answered" if state == "interrupted" and is_continued else state
     values = [(write.channel, write.value) for write in (*made, *special)]
+    failed = [message for write in made if not hides(write.channel) for message in _failed_tools(write.value)]
+    state = state or ("tool failed" if failed else "")
     verbs = {"waits": "asked"} if state == "answered" else {}
     said = [
         f"{verbs.get(verb, verb)}: {text}"
         for channel, verb in _SPECIAL.items()
         for text in _answers(special, channel, hides)
     ]
+    said += [gist(message, hides) for message in failed]
     notice = one_line(", ".join(dict.fromkeys(said)), _LINE)
-    preview = "" if ran == (_START,) else one_line(_preview(entry, parent, made, hides), _LINE)
+    preview = "" if failed or ran == (_START,) else one_line(_preview(entry, parent, made, hides), _LINE)
     upcoming = {node_of(entry, write) for write in entry.writes if write.path}
     upcoming |= set() if entry.writes else set(entry.sends)
     upcoming |= {
@@ -280,6 +306,12 @@ def _row(entry: Entry, parent: Entry | None, hides: Hides, *, is_continued: bool
         entry, state, ran, sorted(node for node in upcoming if node), preview, notice,
         sum(write.size for write in made), tokens_of(entry, [value for _, value in values]), values,
     )  # fmt: skip
+
+
+def _failed_tools(value: Any) -> list[BaseMessage]:
+    """Return the errors of tools at the end of a value. Earlier ones were answered, so they are not new."""
+    last = itertools.takewhile(lambda message: message.type == "tool", reversed(messages_in(value)))
+    return [message for message in last if has_failed(message)][::-1]
 
 
 def tokens_of(entry: Entry, values: Iterable[Any]) -> dict[str, int]:

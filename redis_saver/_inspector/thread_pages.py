@@ -61,22 +61,30 @@ class ThreadPages:
     def thread(self, arguments: Query) -> Values:
         """Show the checkpoints of a thread by turn, or the turns with a text."""
         name, text, newer = needed(arguments, "id"), arguments.get("q", ""), number(arguments, "turns")
+        only_failed = arguments.get("failed") == "yes"
         info = self._source.thread(name)
         hot = getattr(info, "hot", info)
         cold = arguments.get("tier") == "cold" or hot is None
-        limit = COLD_ROWS if cold else SEARCHED if text else ROWS
+        limit = COLD_ROWS if cold else SEARCHED if text or only_failed else ROWS
         until = _moment(arguments, "until")
         where = name, arguments.get("ns"), arguments.get("before") or (times.id_at(until) if until else None), limit + 1
         entries = self._source.entries(*where, cold=cold, longest=PREVIEWED)
         turns, older = page_of(entries, limit, self._hides, newer)
-        found = {row.entry[:2] for turn in turns for row in turn.rows if text and row.has(text, self._hides)}
-        shown_turns = [turn for turn in turns if not text or any(row.entry[:2] in found for row in turn.rows)]
+        is_search = bool(text) or only_failed
+        found = {
+            row.entry[:2]
+            for turn in turns
+            for row in turn.rows
+            if is_search and (not text or row.has(text, self._hides)) and (row.has_failed or not only_failed)
+        }
+        shown_turns = [turn for turn in turns if not is_search or any(row.entry[:2] in found for row in turn.rows)]
         rows = [row for turn in shown_turns for row in turn.rows]
         drawings = {row.entry[:2]: each for row, each in zip(rows, drawn([row.entry for row in rows]), strict=True)}
         chosen = read_address(arguments["a"]) if "a" in arguments else None
         return {
             "name": name, "info": info, "turns": shown_turns, "drawings": drawings, "found": found, "older": older,
             "newer": newer + len(turns), "looked": len(entries[:limit]), "cold": cold, "chosen": chosen, "text": text,
+            "is_search": is_search,
             "address": Address, "newest": next((row.entry.id for row in rows if not row.entry.ns), None),
             "seen": hot and _mark(hot),
         }  # fmt: skip

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, convert_to_messages
 from langgraph.checkpoint.serde.types import SendProtocol
 from pydantic import BaseModel
 
@@ -58,8 +58,11 @@ def ago(at: datetime | None) -> str:
     """Return how long ago a moment was."""
     if at is None:
         return "-"
-    past = datetime.now(timezone.utc) - at
-    return f"{times.shown(timedelta(seconds=int(max(past, timedelta()).total_seconds())))} ago"
+    seconds = int(max(datetime.now(timezone.utc) - at, timedelta()).total_seconds())
+    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size:,} {unit} ago"
+    return f"{seconds} s ago"
 
 
 def moment(at: datetime | None) -> str:
@@ -318,8 +321,10 @@ _TEXTS = 10_000
 
 def gist(value: Any, hides: Hides = nothing, depth: int = 0) -> str:
     """Return a value as a short text, for `one_line`. A message shows its role, its text and its tool calls."""
-    if isinstance(value, BaseMessage):
-        return f"{value.type}: {' '.join(_message_gist(value, hides, depth))}"
+    if (message := message_of(value)) is not None:
+        tool = named(message.name) if message.name and not hides("name") else ""
+        who = " ".join(filter(None, (message.type, tool, "failed"))) if has_failed(message) else message.type
+        return f"{who}: {' '.join(_message_gist(message, hides, depth))}"
     if isinstance(value, _interrupts()):
         return gist(value.value, hides, depth)
     if isinstance(value, (bytes, bytearray)):
@@ -357,6 +362,12 @@ def _message_gist(message: BaseMessage, hides: Hides, depth: int) -> Iterator[st
         yield f"calls {'masked' if hides('name') else _text(name)[:_WORDS]}({inside})"
 
 
+def questions_in(value: Any) -> list[tuple[Any, Any]]:
+    """Return the questions of a write to LangGraph's channel of interrupts, each with the schema of its answer."""
+    each = value if isinstance(value, (list, tuple)) else [value]
+    return [(one.value, getattr(one, "response_schema", None)) for one in each if isinstance(one, _interrupts())]
+
+
 def _interrupts() -> tuple[type[Any], ...]:
     """Return LangGraph's `Interrupt` if something imported it. The import takes as long as the rest of a command."""
     types = sys.modules.get("langgraph.types")
@@ -385,10 +396,42 @@ def texts(name: object, value: object, hides: Hides) -> Iterator[str]:
             waiting.extend(parts)
 
 
+_ROLES = frozenset({"human", "user", "ai", "assistant", "system", "developer", "tool", "function"})
+"""Roles of messages that are written as pairs or dicts."""
+
+
+def message_of(value: Any) -> BaseMessage | None:
+    """Return a message, also one that is written as LangGraph's `add_messages` takes it.
+
+    These are `(role, content)` and `{"role": ..., "content": ...}`. A text alone may be anything.
+    """
+    if isinstance(value, BaseMessage):
+        return value
+    if isinstance(value, (tuple, list)):  # a pair is stored as a list
+        role, content = value if len(value) == 2 else (None, None)
+    elif isinstance(value, dict):
+        role, content = value.get("role", value.get("type")), value.get("content")
+    else:
+        return None
+    if not isinstance(role, str) or role not in _ROLES or not isinstance(content, (str, list)):
+        return None
+    try:
+        return convert_to_messages([value])[0]
+    except Exception:  # noqa: BLE001 - whatever a stored dict makes of it, it is no message
+        return None
+
+
+def has_failed(message: BaseMessage) -> bool:
+    """True for the answer of a tool that failed."""
+    return vars(message).get("status") == "error"
+
+
 def messages_in(value: Any) -> Sequence[BaseMessage]:
     """Return the messages of a value: itself, or the elements of a list or of a snapshot that are messages."""
     value = unpacked(value)[1]
-    return [each for each in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(each, BaseMessage)]
+    if (message := message_of(value)) is not None:
+        return [message]
+    return [each for each in map(message_of, value if isinstance(value, (list, tuple)) else ()) if each is not None]
 
 
 def used_tokens(message: BaseMessage) -> int:
@@ -407,6 +450,8 @@ class ChatMessage:
 
     role: str
     """`human`, `ai`, `tool` or `system`."""
+    has_failed: bool
+    """True for the answer of a tool that failed."""
     name: str | None
     texts: Sequence[tuple[str, bool]]
     """Texts, and True for each that is rendered as Markdown."""
@@ -434,13 +479,13 @@ def unpacked(value: Any) -> tuple[At, Any]:
 
 def is_chat(value: object) -> bool:
     """True if a value is a non-empty list of messages."""
-    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(item, BaseMessage) for item in value)
+    return isinstance(value, (list, tuple)) and bool(value) and all(message_of(item) is not None for item in value)
 
 
 def chat(trees: Trees, messages: Sequence[BaseMessage], first: int, at: At = ()) -> list[ChatMessage]:
     """Return up to `CHILDREN` messages from position `first` on."""
     shown = enumerate(messages[first : first + CHILDREN], first)
-    return [_message(trees, message, (*at, position)) for position, message in shown]
+    return [_message(trees, message_of(value) or value, (*at, position)) for position, value in shown]
 
 
 def _message(trees: Trees, message: BaseMessage, at: At) -> ChatMessage:
@@ -461,7 +506,10 @@ def _message(trees: Trees, message: BaseMessage, at: At) -> ChatMessage:
     shown_calls = [_call(trees, call, at) for call in calls]
     whole = trees.tree(None, message, at)
     name = message.name if isinstance(message.name, str) and not hides("name") else None
-    return ChatMessage(str(message.type), name, texts, used_tokens(message), blocks, shown_calls, whole, at, is_masked)
+    failed = has_failed(message)
+    return ChatMessage(
+        str(message.type), failed, name, texts, used_tokens(message), blocks, shown_calls, whole, at, is_masked
+    )
 
 
 def _call(trees: Trees, call: Any, at: At) -> Node:
