@@ -57,7 +57,7 @@ def _ttl(servers: Servers, thread: str, ttl: str | None = None, *, as_json: bool
     with servers.savers(readable=False) as savers:
         if ttl is not None:
             savers.saver.set_thread_ttl(thread, own_ttl)
-        info = savers.source.thread(thread)
+        info = savers.thread(thread)
     fields = {"thread_id": thread, "ttl": info.ttl, "pinned": info.pinned}
     screen.show(fields, f"{screen.named(thread)} expires: {left(info)}", as_json=as_json)
     if is_cleared and info.ttl is None and not info.pinned:
@@ -297,7 +297,7 @@ def _prune(
     def prune(thread: str) -> None:
         nonlocal total, pruned
         if threads:  # with --all, some may expire meanwhile
-            savers.source.thread(thread)
+            savers.thread(thread)
         try:
             removed = savers.saver.prune([thread], keep_last=keep_last, older_than=older_than, dry_run=not yes)
         except KeyUnavailable as error:
@@ -334,6 +334,9 @@ def _copy(
 ) -> int:
     """Copy a thread with all its history. The copy appears in one step, and has no TTL.
 
+    To rename a thread, copy it, and delete the old one while no run writes it. Metadata are copied unchanged.
+    An encrypted copy has a data key of its own. The key that key_for chooses for the new name wraps it.
+
     Options:
         source SOURCE: Name of the thread.
         target TARGET: Name of the copy.
@@ -342,7 +345,7 @@ def _copy(
         replace: Replace TARGET if it exists.
     """
     with servers.savers(readable=False) as savers:
-        savers.source.thread(source)
+        savers.thread(source)
         savers.refuse_cold_backed(source, "copied")
         if not replace and savers.saver.get_thread(target) is not None:
             raise EndpointError(f"thread {screen.named(target)} exists already: add --replace, or name another TARGET")
@@ -353,7 +356,7 @@ def _copy(
             raise EndpointError("--until: a copy over two tiers has the whole thread; leave out --until or --postgres")
         else:
             savers.source.copy(source, target, savers.source.search(Address(source, "", until)).checkpoint["id"])
-        info = savers.source.thread(target)
+        info = savers.thread(target)
     text = f"copied: {screen.named(target)} has {_size(info)}"
     screen.show({**thread_json(info), "copied_from": source}, text, as_json=as_json)
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -24,7 +24,7 @@ from redis_saver._common.config import Address
 from redis_saver._common.display import counted, printable, shown
 from redis_saver._inspector import picture
 from redis_saver._inspector.health import OTHER_PREFIX
-from redis_saver._inspector.rows import PREVIEWED, TreeRow, Turn, list_threads, page_of, text_tree
+from redis_saver._inspector.rows import OWN, PREVIEWED, TreeRow, Turn, list_threads, page_of, text_tree
 from redis_saver._inspector.values import ago, gist, left, moment, nothing, owner_text, state_of
 from redis_saver._migrate.files import new_file
 from redis_saver.errors import EndpointError, ThreadNotFound
@@ -55,8 +55,8 @@ def thread_json(info: Any) -> dict[str, Any]:
     return {**{name: getattr(info, name) for name in ThreadInfo._fields}, "state": state_of(info), **more}
 
 
-def thread_table(infos: Sequence[Any], *, has_cold: bool) -> None:
-    """Print threads as a table."""
+def thread_table(infos: Sequence[Any], *, has_cold: bool, before: Mapping[str, int] | None = None) -> None:
+    """Print threads as a table. `before` has earlier numbers of checkpoints by thread, to show how many came since."""
     is_owned = any(info.owner is not None for info in infos)
     columns = ["thread", "state", "updated", "checkpoints", "bytes", "expires"]
     columns += [*(["tier", "lacking"] if has_cold else []), *(["owner"] if is_owned else [])]
@@ -64,7 +64,8 @@ def thread_table(infos: Sequence[Any], *, has_cold: bool) -> None:
     for info in infos:
         state, owner = state_of(info), "" if info.owner is None else owner_text(info.owner)
         row: list[str | Text] = [screen.named(info.thread_id), Text(state, STATES[state]), ago(info.updated_at)]
-        row += [f"{info.checkpoints:,}", size(info.bytes), left(info)]
+        grown = info.checkpoints - (before or {}).get(info.thread_id, 0 if before else info.checkpoints)
+        row += [f"{info.checkpoints:,}{f' ({grown:+,})' if grown else ''}", size(info.bytes), left(info)]
         row += [info.tier, f"{info.lacking:,}"] if has_cold else []
         rows.append([*row, *([owner] if is_owned else [])])
     screen.table(columns, rows, right=("checkpoints", "bytes", "lacking"))
@@ -204,6 +205,7 @@ def _threads(
     """
     between = updated_after, updated_before
     query = ThreadQuery(name_prefix, state, *between, min_bytes, expires_within, pinned, dirty, owned)
+    before: dict[str, int] | None = None
     with servers.savers() as savers:
         for clear in screen.looks(watch=watch):
             listing = list_threads(savers.source, query, "expires" if sort == "ttl" else sort, limit)
@@ -218,7 +220,8 @@ def _threads(
             if state == "orphaned":
                 _orphan_table(listing.threads)
             else:
-                thread_table(listing.threads, has_cold=savers.has_cold)
+                thread_table(listing.threads, has_cold=savers.has_cold, before=before)
+            before = before or {info.thread_id: info.checkpoints for info in listing.threads}
             more = listing.count - len(listing.threads)
             not_shown = f", {more:,} of them not shown" if more else ""
             screen.note(f"{counted(listing.count, 'thread')}, {counted(listing.bytes, 'byte')}{not_shown}")
@@ -248,7 +251,7 @@ def _show(
         raw: Show the type and the bytes of serialized values.
     """
     with servers.savers(readable=not raw) as savers:
-        info = savers.source.thread(thread)
+        info = savers.thread(thread)
         address = Address(thread, ns, checkpoint)
         saved = savers.source.search(address) if checkpoint else savers.source.find(address)
         if saved is None and ns:
@@ -388,7 +391,7 @@ def _tree(
     is_search = turn is not None or bool(find) or failed
     most = limit or (_SEARCHED if is_search else _TREE)
     with servers.savers() as savers:
-        savers.source.thread(thread)
+        savers.thread(thread)
         until = times.id_at(before) if before else None
         entries = savers.source.entries(thread, ns, until, most + 1, longest=PREVIEWED)
     grouped, older = page_of(entries, most)
@@ -459,7 +462,7 @@ def _diff(
             "" if change.kind == "added" else short(change.before),
             "" if change.kind == "removed" else short(change.after),
         ]
-        for channel in compared.channels
+        for channel in sorted(compared.channels, key=lambda one: one.channel.startswith(OWN))
         for change in channel.changes
     ]
     if changes:
@@ -491,7 +494,7 @@ def _writes(
         channel NAME: Only writes to this channel.
     """
     with servers.savers() as savers:
-        savers.source.thread(thread)
+        savers.thread(thread)
         stream = savers.hot.writes(thread, checkpoint_ns=ns)
         writes = list(islice((write for write in stream if channel in (None, write.channel)), limit))
     if not writes:
@@ -525,7 +528,7 @@ def _history(
         channel CHANNEL: The channel.
     """
     with servers.savers() as savers:
-        savers.source.thread(thread)
+        savers.thread(thread)
         versions = list(islice(savers.hot.channel_history(thread, channel, checkpoint_ns=ns), limit))
     if not versions:
         place = f"namespace {screen.named(ns)}" if ns else "the root"

@@ -58,7 +58,7 @@ _SERVERS = [
     for name, default in {
         "url": typer.Option(None, "--redis", envvar="REDIS_URL", callback=note_url),
         "postgres": None,
-        "prefix": "langgraph",
+        "prefix": typer.Option("langgraph", envvar="REDIS_SAVER_PREFIX"),
         "keys_file": None,
     }.items()
 ]

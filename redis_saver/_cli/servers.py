@@ -20,11 +20,12 @@ from redis_saver._common.display import printable, shown
 from redis_saver._engine.requests import Call, Operation
 from redis_saver._inspector.source import Source
 from redis_saver._migrate.opening import CONNECTING, is_encrypted, needs, opened, serializer
+from redis_saver._migrate.savers import our_prefixes
 from redis_saver._serde.serializer import StrictSerializer
 from redis_saver._storage.context import Context
 from redis_saver._tiered.saver import TieredSaver
 from redis_saver.encryption import Encryption
-from redis_saver.errors import EndpointError, KeyConflict
+from redis_saver.errors import EndpointError, KeyConflict, ThreadNotFound
 
 
 def redis_url(url: str | None) -> str:
@@ -79,6 +80,20 @@ class Savers(NamedTuple):
         """Reader of the saver's data. Its reads move no deadline, and copy nothing to hot."""
         return Source(self.saver)
 
+    def thread(self, name: str) -> Any:
+        """Return the information about a thread.
+
+        Raises:
+            ThreadNotFound: There is no such thread. The message names the prefixes that have threads.
+        """
+        try:
+            return self.source.thread(name)
+        except ThreadNotFound as error:
+            own, there = context_of(self.hot).keyspace.prefix, our_prefixes(driver_of(self.hot))
+            others = ", ".join(shown(prefix) for prefix, _ in there.most_common(_PREFIXES) if prefix != own)
+            hint = f"; there are threads under {others}: add --prefix" if others else ""
+            raise ThreadNotFound(f"{error}. The prefix is {shown(own)}{hint}") from None
+
     @property
     def has_cold(self) -> bool:
         """True if Postgres was named."""
@@ -105,6 +120,8 @@ def _is_cold_backed(context: Context, name: str) -> Operation[bool]:
     return value is not None
 
 
+_PREFIXES = 6
+"""Maximum number of prefixes that an error names."""
 _CONNECTIONS = 4
 """Maximum number of a command's connections to Postgres in use."""
 

@@ -43,6 +43,7 @@ from redis_saver._inspector.values import (
     part,
     plain,
     questions_in,
+    reads_as_chat,
     unpacked,
     used_tokens,
     visible,
@@ -182,12 +183,12 @@ class CheckpointPages:
         Of a stored chat it shows the newest turn. Another page has the older messages.
         """
         at, messages = unpacked(value)
-        if self._mask.hides(name) or not is_chat(messages):
+        if self._mask.hides(name) or not reads_as_chat(messages):
             return {"name": name, "chat": None, "tree": trees.tree(name, value)}
-        asked = max((at for at, message in enumerate(messages) if message.type == "human"), default=0)
+        asked = max((at for at, message in enumerate(messages_in(messages)) if message.type == "human"), default=0)
         first = max(0, len(messages) - CHILDREN, min(asked, len(messages) - FEW) if is_stored else 0)
         shown = chat(trees, messages, first, at)
-        tokens = sum(map(used_tokens, messages))
+        tokens = sum(map(used_tokens, messages_in(messages)))
         return {"name": name, "chat": shown, "first": first, "at": at, "tokens": tokens, "older": max(0, asked - first)}
 
     def _unreduced(self, trees: Trees, saved: CheckpointTuple, left_out: Collection[str]) -> list[Values]:
@@ -230,7 +231,7 @@ class CheckpointPages:
         tree, messages = None, None
         if shown.is_hidden:
             tree = trees.masked(shown.channel, shown.value, shown.at)
-        elif is_chat(shown.value):
+        elif reads_as_chat(shown.value):
             messages = chat(trees, shown.value, first, shown.at)
         else:
             tree = trees.tree((shown.channel, *shown.names)[-1], shown.value, shown.at, first, whole=True)
@@ -270,7 +271,10 @@ class CheckpointPages:
         for diff in compared.channels:
             changes = [self._change(trees, diff.channel, change) for change in diff.changes[:CHILDREN]]
             more = max(0, len(diff.changes) - CHILDREN)
-            channels.append({"name": diff.channel, "kind": diff.kind, "changes": changes, "more": more})
+            is_own = diff.channel.startswith(OWN)
+            channels.append(
+                {"name": diff.channel, "is_own": is_own, "kind": diff.kind, "changes": changes, "more": more}
+            )
         of_both = address(first.config), address(second.config)
         name = of_both[1].thread_id
         return {"name": name, "places": of_both, "channels": channels, "not_compared": compared.not_compared}

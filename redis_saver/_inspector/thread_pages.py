@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -20,7 +20,8 @@ from redis_saver._inspector import health
 from redis_saver._inspector.pages import NO_CONTENT, Query, Refused, Values, needed, number, read_address
 from redis_saver._inspector.rows import ORDERS, PREVIEWED, drawn, list_threads, page_of, read_moment, tokens_of
 from redis_saver._inspector.source import Source
-from redis_saver._inspector.values import STATES, Hides, nothing, state_of
+from redis_saver._inspector.values import STATES, Hides, nothing, state_of, unmarked
+from redis_saver.errors import DecodeError, KeyUnavailable, ThreadNotFound
 
 ROWS = 100
 """Page size for checkpoints, versions and writes."""
@@ -30,6 +31,8 @@ SEARCHED = 300
 """Number of checkpoints that a search for a text reads."""
 MAX_WRITES = 20 * ROWS
 """Maximum number of writes on a page."""
+SAID, SAID_SECONDS = 6, 0.5
+"""Number of checkpoints that the list reads of each thread, and its time limit in seconds for all of them."""
 _STOP_ASKING = 286
 """Status that stops htmx from polling."""
 
@@ -49,10 +52,33 @@ class ThreadPages:
             return {"status": 400, "listing": None, "wrong": str(error)}
         end = time.monotonic() + SEARCH_SECONDS
         listing = list_threads(self._source, query, order, page * LISTED, lambda: time.monotonic() >= end)
+        rows, opened = listing.threads[(page - 1) * LISTED :], _moment(arguments, "opened")
         return {
-            "listing": listing, "rows": listing.threads[(page - 1) * LISTED :], "named": listing.damaged[:MAX_NAMED],
+            "listing": listing, "rows": rows, "said": self._said(rows), "opened": opened, "named": listing.damaged[:MAX_NAMED],
             "page": page, "is_last": page == MAX_PAGES, "has_more": listing.count > page * LISTED, "wrong": "",
         }  # fmt: skip
+
+    def _said(self, infos: Sequence[Any]) -> dict[str, tuple[str, str]]:
+        """Return the state and the text of the newest message, question or error, by thread.
+
+        Cost: a round trip for each thread, with writes of up to 16 kB. After `SAID_SECONDS` the others are left out.
+        """
+        said, end = dict[str, tuple[str, str]](), time.monotonic() + SAID_SECONDS
+        for info in infos:
+            if time.monotonic() >= end or getattr(info, "hot", info) is None:
+                continue
+            try:
+                entries = self._source.entries(info.thread_id, "", None, SAID, longest=PREVIEWED)
+            except (
+                DecodeError,
+                KeyUnavailable,
+                ThreadNotFound,
+            ):  # no key for it, damaged, or gone; its page says which
+                continue
+            rows = [row for turn in page_of(entries, SAID, self._hides)[0] for row in turn.rows]
+            if (newest := next((row for row in rows if row.notice or row.preview), None)) is not None:
+                said[info.thread_id] = newest.state if newest.notice else "", newest.notice or unmarked(newest.preview)
+        return said
 
     def server(self, _: Query) -> Values:
         """Show the numbers of all threads, the memory by prefix, and what `doctor` finds."""
@@ -165,8 +191,6 @@ class ChannelCost:
     """Number of versions with a value."""
     new: int = 0
     """Total of the bytes that each version added to the previous one."""
-    shared: int = 0
-    """Total of the bytes that each version shares with the previous one. They are stored once."""
     written: int = 0
     """Bytes of pending writes."""
 
@@ -236,7 +260,6 @@ def measured(source: Source, thread: str, seconds: float) -> ThreadCost:
                     cost = cost_of(entry, channel)
                     cost.versions += 1
                     cost.new += size.new
-                    cost.shared += size.shared
             new = sum(added.values())
             for write in entry.writes:
                 cost_of(entry, write.channel).written += write.size

@@ -380,6 +380,14 @@ def one_line(text: str, longest: int) -> str:
     return line if len(line) <= longest else f"{line[:longest]}…"
 
 
+_MARKS = re.compile(r"[*`]+|__|(?<!\S)(#+|>) ")
+
+
+def unmarked(line: str) -> str:
+    """Return a line without the marks of Markdown."""
+    return _MARKS.sub("", line)
+
+
 def texts(name: object, value: object, hides: Hides) -> Iterator[str]:
     """Iterate over the keys and texts in a value, of up to 10,000 parts."""
     waiting = deque([(name, value)])
@@ -479,16 +487,25 @@ def unpacked(value: Any) -> tuple[At, Any]:
 
 def is_chat(value: object) -> bool:
     """True if a value is a non-empty list of messages."""
+    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(item, BaseMessage) for item in value)
+
+
+def reads_as_chat(value: object) -> bool:
+    """True if a value is a non-empty list of messages, however they are written (see `message_of`)."""
     return isinstance(value, (list, tuple)) and bool(value) and all(message_of(item) is not None for item in value)
 
 
-def chat(trees: Trees, messages: Sequence[BaseMessage], first: int, at: At = ()) -> list[ChatMessage]:
-    """Return up to `CHILDREN` messages from position `first` on."""
+def chat(trees: Trees, messages: Sequence[Any], first: int, at: At = ()) -> list[ChatMessage]:
+    """Return up to `CHILDREN` messages from position `first` on, of a value that reads as a chat."""
     shown = enumerate(messages[first : first + CHILDREN], first)
-    return [_message(trees, message_of(value) or value, (*at, position)) for position, value in shown]
+    return [
+        _message(trees, message, value, (*at, position))
+        for position, value in shown
+        if (message := message_of(value)) is not None
+    ]
 
 
-def _message(trees: Trees, message: BaseMessage, at: At) -> ChatMessage:
+def _message(trees: Trees, message: BaseMessage, written: Any, at: At) -> ChatMessage:
     content, hides = message.content, trees.mask.hides
     is_masked = hides("content")
     texts, blocks = list[tuple[str, bool]](), list[Node]()
@@ -504,7 +521,7 @@ def _message(trees: Trees, message: BaseMessage, at: At) -> ChatMessage:
             texts.append((visible(text[: TEXT * 4]) + more, is_markdown))
     calls = () if hides("tool_calls") else getattr(message, "tool_calls", None) or ()
     shown_calls = [_call(trees, call, at) for call in calls]
-    whole = trees.tree(None, message, at)
+    whole = trees.tree(None, written, at)
     name = message.name if isinstance(message.name, str) and not hides("name") else None
     failed = has_failed(message)
     return ChatMessage(

@@ -20,11 +20,11 @@ import redis
 from tests.support.acl import acl_rule
 from tests.support.factories import checkpoint, config
 from tests.support.inspecting import talking
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.base import ERROR, INTERRUPT
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
-from langgraph.graph import START, StateGraph
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Send
 from tests.support.servers import valkey_binary, Server, url_of
 from tests.support.wrappers import DriverWrapper
@@ -81,7 +81,7 @@ class Place:
         said = self._capsys.readouterr()
         self.err = said.err
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", said.out + said.err), "control characters reach the terminal"
-        return re.sub(r"(?<=\S) {2,}", "  ", re.sub(r"(\d+[wdhms]+)+ ago", "AGO", said.out))
+        return re.sub(r"(?<=\S) {2,}", "  ", re.sub(r"[\d,]+ (days|h|min|s) ago", "AGO", said.out))
 
     def json(self, command: str, *words: str) -> list[Any]:
         return [json.loads(line) for line in self.run(command, *words, "--json").splitlines()]
@@ -205,7 +205,7 @@ def test_tree_shows_a_turn_or_those_with_a_text(place: Place) -> None:
     for at in range(40):
         compiled.invoke({"log": [f"order {at}\x1b[31m"]}, config("t"), durability="sync")
     assert {one["turn"] for one in place.json("tree", "t")} == set(range(-33, 0))
-    assert "only the newest 33 turns: --find and --turn" in place.err
+    assert "only the newest 33 turns: --find, --failed and --turn" in place.err
     rows = place.json("tree", "t", "--turn", "-40")
     assert [one["ran"] for one in rows] == [[], ["__start__"], ["work"]] and place.err == ""
     assert rows[0]["preview"] == "log: 1 element: order 0\\x1b[31m" and rows[1]["next"] == ["work"]
@@ -213,6 +213,51 @@ def test_tree_shows_a_turn_or_those_with_a_text(place: Place) -> None:
     assert found.count("\n") == 4 and "-23" in found and "\x1b" not in found
     assert place.run("tree", "t", "--find", "order 17", "--turn", "-1") == ""
     assert "not found in its 40 turns" in place.err
+
+
+SAID = [
+    [("user", "where is order 7?")],
+    {"role": "assistant", "content": "", "tool_calls": [{"name": "find", "args": {"n": 7}, "id": "c"}]},
+    [ToolMessage("it is **locked**", name="find", tool_call_id="c", status="error")],
+    ("ai", "I could not look"),
+]
+"""What nodes say, as add_messages takes it."""
+
+
+def test_a_failed_tool_is_shown_as_failed_and_found(place: Place) -> None:
+    """An agent goes on after a tool has failed, so the thread is not failed."""
+    builder, names = StateGraph(MessagesState), ["model", "tools", "answer"]
+    for name, said in zip(names, SAID[1:], strict=True):
+        builder.add_node(name, lambda _, said=said: {"messages": said})
+    for before, after in zip([START, *names], names, strict=False):
+        builder.add_edge(before, after)
+    compiled = builder.compile(checkpointer=place.saver)
+    for thread, said in (("good", "hello"), ("t", SAID[0])):
+        compiled.invoke({"messages": said}, config(thread), durability="sync")
+    rows = place.json("tree", "t", "--failed")
+    assert [(one["ran"], one["state"], one["preview"] or one["notice"]) for one in rows] == [
+        ([], "", "human: where is order 7?"),
+        (["__start__"], "", ""),
+        (["model"], "", "ai: calls find(n: 7)"),
+        (["tools"], "tool failed", "tool find failed: it is **locked**"),
+        (["answer"], "", "ai: I could not look"),
+    ]
+    assert "✗" in place.run("tree", "t") and [one["state"] for one in place.json("threads")] == ["active"] * 2
+    place.put("plain", 1, n=1)
+    assert place.json("tree", "plain", "--failed") == [] and "not found in its 1 turn" in place.err
+
+
+def test_a_wrong_prefix_is_named_with_those_that_have_threads(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place.put("t", 1, n=1)
+    monkeypatch.setenv("REDIS_SAVER_PREFIX", "other")
+    for command in ("show", "tree", "writes"):
+        assert main([command, "t", "--redis", place.url]) == 2
+        said = capsys.readouterr().err
+        assert "The prefix is 'other'; there are threads under " in said and repr(place.prefix) in said
+    monkeypatch.setenv("REDIS_SAVER_PREFIX", place.prefix)
+    assert main(["show", "t", "--redis", place.url]) == 0
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])

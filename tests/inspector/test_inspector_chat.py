@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from html import unescape
 from typing import Any
 
 import fakeredis
@@ -68,6 +69,47 @@ async def test_a_page_renders_a_limited_number_of_characters() -> None:
     async with browser(saver) as client:
         text = (await client.get("/checkpoint?thread=t")).text
     assert text.count('class="markdown"') == values.MARKDOWN // 6000 and text.count('<p class="text"') == 14
+
+
+async def test_a_failed_tool_is_red_on_every_page() -> None:
+    saver, call = embedded(), {"name": "find", "args": {}, "id": "c"}
+    builder = StateGraph(MessagesState).add_node("tools", lambda _: {"messages": [failed]}).add_edge(START, "tools")
+    failed = ToolMessage("it is locked", name="find", tool_call_id="c", status="error")
+    graph = builder.compile(checkpointer=saver)
+    for thread in ("t", "other"):
+        graph.invoke({"messages": [AIMessage("", tool_calls=[call])]}, config(thread))
+        failed = ToolMessage("it is **there**", tool_call_id="c")
+    async with browser(saver) as client:
+        pages = {page: (await client.get(page)).text for page in ("/", "/thread?id=t", "/checkpoint?thread=t")}
+        found = [(await client.get(f"/thread?id={name}&failed=yes")).text for name in ("t", "other")]
+        parent = re.search(r'href="([^"]+)">Parent<', pages["/checkpoint?thread=t"])
+        pages["before"] = (await client.get(unescape(parent[1]))).text if parent else ""
+    red = '<span class="badge tool failed">tool failed</span>'
+    assert 'class="line badge tool failed" dir="auto">tool find failed: it is locked' in pages["/"]
+    assert "tool: it is there" in pages["/"], "the list shows no marks of Markdown"
+    assert red in pages["/thread?id=t"] and "said tool failed" in pages["/checkpoint?thread=t"]
+    assert red in pages["before"]
+    assert "tool find failed" in found[0] and "Not found in the newest 3 checkpoints" in found[1]
+
+
+async def test_messages_are_shown_however_they_are_written() -> None:
+    saver = embedded()
+    written = [("user", "first"), {"role": "assistant", "content": "second"}, HumanMessage("third")]
+    await put(Uniform(saver), config("t"), {"input": written, "labels": ["user", "ai", "tool"], "role": {"role": "ai"}})
+    async with browser(saver) as client:
+        text = (await client.get("/checkpoint?thread=t")).text
+    said = re.findall(r'<li class="said (\w+)">.*?<p>(\w+)</p>', text, re.DOTALL)
+    assert said == [("human", "first"), ("ai", "second"), ("human", "third")]
+
+
+async def test_a_question_reads_as_its_text() -> None:
+    saver, builder = embedded(), StateGraph(MessagesState)
+    builder.add_node("ask", lambda _: {"messages": [interrupt({"question": "refund?"})]}).add_edge(START, "ask")
+    builder.compile(checkpointer=saver).invoke({"messages": []}, config("t"))
+    async with browser(saver) as client:
+        text = (await client.get("/checkpoint?thread=t")).text
+    shown = re.search(r"Waits for an answer.*?</div>\n", text, re.DOTALL)
+    assert shown and "refund?" in shown[0] and "Interrupt" not in shown[0] and "list" not in shown[0]
 
 
 async def test_tokens_are_shown_by_message_and_channel() -> None:

@@ -55,16 +55,15 @@ async def test_costs_equal_those_of_each_channels_history(target: Target) -> Non
     assert len({ns for ns, _ in places}) >= 4
     wanted = dict[tuple[str, str], list[int]]()
     for ns, channel in places:
-        sums = [0, 0, 0]
+        sums = [0, 0]
         for one in saver.channel_history("t", channel, checkpoint_ns=ns):
-            for at, more in enumerate((one.bytes > 0, one.new_bytes, one.shared_bytes)):
+            for at, more in enumerate((one.bytes > 0, one.new_bytes)):
                 sums[at] += more
         if any(sums):
-            before = wanted.setdefault((ns.partition(":")[0], channel), [0, 0, 0])
+            before = wanted.setdefault((ns.partition(":")[0], channel), [0, 0])
             before[:] = map(sum, zip(before, sums, strict=True))
-    stored = {(one.path, one.channel): [one.versions, one.new, one.shared] for one in found.channels if one.versions}
+    stored = {(one.path, one.channel): [one.versions, one.new] for one in found.channels if one.versions}
     assert stored == wanted
-    assert any(shared > new > 0 for _, new, shared in wanted.values()), "long values share chunks"
     written = sum(one.bytes or 0 for one in saver.writes("t"))
     assert sum(one.written for one in found.channels) == written > 0
     assert [one.stored for one in found.largest] == sorted((one.stored for one in found.largest), reverse=True)
