@@ -197,6 +197,15 @@ class Users:
             assert time.monotonic() < end, f"only {self.processes} answered"
 
 
+def streaming(port: int, user: str, said: str) -> Any:
+    """Begin to stream an answer."""
+    url = f"http://127.0.0.1:{port}/{user}/stream"
+    request = urllib.request.Request(
+        url, json.dumps(said).encode(), {"Content-Type": "application/json"}, method="POST"
+    )
+    return urllib.request.urlopen(request, timeout=SECONDS)
+
+
 def test_fastapi_resumes_interrupted_runs_on_any_worker(tmp_path: Path, environment: dict[str, str]) -> None:
     """Includes TTLs, errors, and concurrent requests for one thread."""
     with uvicorn("uvicorn --workers 2 fastapi_app:app", tmp_path, environment) as server:
@@ -220,6 +229,12 @@ def test_fastapi_resumes_interrupted_runs_on_any_worker(tmp_path: Path, environm
             for refused in (("GET", user), ("POST", f"{user}/approval", "yes")):
                 with pytest.raises(urllib.error.HTTPError, match="404"):
                     asked(*refused)
+        with streaming(server.port, "streamed", "hello") as reply:
+            assert reply.read() == b"You said: hello"
+        streaming(server.port, "streamed", "goodbye").close()  # the client goes away
+        started = time.monotonic()
+        assert asked("POST", "streamed/messages", "again") == {"answer": "You said: again"}
+        assert time.monotonic() - started < 20, "the thread is free long before the lease of 30 s ends"
         assert asked("POST", "vip/messages?vip=true", "hello") == {"answer": "You said: hello"}
         assert asked("GET", "vip")["expires_in"] > 29 * 86400
         with pytest.raises(urllib.error.HTTPError, match="409"):
