@@ -49,6 +49,6 @@ __all__ = [
     "RedisCache", "RedisIndexConfig", "RedisLLMCache", "RedisSaver", "RedisSaverError", "RedisStats", "RedisStore",
     "ReplicationTimeout", "StaleParent", "Stats", "StillNeeded", "StoreBusy", "StoreDamaged", "StrictSerializer",
     "ThreadBusy", "ThreadDamaged", "ThreadInfo", "ThreadMigrationError", "ThreadNotFound", "ThreadsPatched",
-    "TieredSaver", "TieredStore", "TieredStoreStats", "TieredThreadInfo", "UnsupportedFormat", "UnsupportedServer",
+    "TieredSaver", "TieredStore", "TieredStoreStats", "TieredThreadInfo", "UnsupportedFormat", "UnsupportedServer", "ValueChanged",
     "VersionInfo", "VersionedItem", "VersionedSearchItem", "WriteInfo", "__version__", "cache_key",
 ]  # fmt: skip
