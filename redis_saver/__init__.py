@@ -34,6 +34,7 @@ from redis_saver.errors import (  # isort: skip
     KeyMismatch, KeyUnavailable, LimitExceeded, LoopEnded, NotOwner, PlainValueRefused, RedisSaverError,
     ReplicationTimeout, StaleParent, StillNeeded, StoreBusy, StoreDamaged, ThreadBusy, ThreadDamaged,
     ThreadMigrationError, ThreadNotFound, ThreadsPatched, UnsupportedFormat, UnsupportedServer,
+    ValueChanged,
 )  # fmt: skip
 
 __version__ = _version("redis-saver")
@@ -49,6 +50,6 @@ __all__ = [
     "RedisCache", "RedisIndexConfig", "RedisLLMCache", "RedisSaver", "RedisSaverError", "RedisStats", "RedisStore",
     "ReplicationTimeout", "StaleParent", "Stats", "StillNeeded", "StoreBusy", "StoreDamaged", "StrictSerializer",
     "ThreadBusy", "ThreadDamaged", "ThreadInfo", "ThreadMigrationError", "ThreadNotFound", "ThreadsPatched",
-    "TieredSaver", "TieredStore", "TieredStoreStats", "TieredThreadInfo", "UnsupportedFormat", "UnsupportedServer", "ValueChanged",
-    "VersionInfo", "VersionedItem", "VersionedSearchItem", "WriteInfo", "__version__", "cache_key",
+    "TieredSaver", "TieredStore", "TieredStoreStats", "TieredThreadInfo", "UnsupportedFormat", "UnsupportedServer",
+    "ValueChanged", "VersionInfo", "VersionedItem", "VersionedSearchItem", "WriteInfo", "__version__", "cache_key",
 ]  # fmt: skip

@@ -12,7 +12,6 @@ from contextlib import suppress
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
-from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import chain, islice
 from pathlib import PurePath
@@ -26,10 +25,10 @@ from langgraph.checkpoint.serde.types import ERROR
 
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import MAX_NAME, printable, shown
-from redis_saver._common.logs import ThrottledLog
+from redis_saver._common.logs import Log
 from redis_saver.errors import value_changed
 
-_LOG = ThrottledLog("redis_saver.checkpoint")
+_LOG = Log("redis_saver.checkpoint")
 
 MAX_PARTS = 20_000
 """Maximum number of parts of a value that are compared."""
@@ -37,17 +36,18 @@ MAX_CHANGES = 10
 """Maximum number of changes that are named."""
 
 _SAID = 1000
-"""Maximum number of logged changes that a saver remembers."""
+"""Maximum number of logged changes that a saver remembers, so that it does not repeat them."""
 _Path: TypeAlias = "tuple[Any, ...]"
 """The path of the parent, and a segment."""
 _ATOMS = frozenset({bool, bytes, bytearray, int, str, type(None)})
-_BY_REPR = frozenset({complex, date, float, timedelta, timezone, Decimal, Fraction, UUID, range})
+_BY_REPR = frozenset({complex, date, float, timedelta, timezone, Decimal, UUID})
 """Classes whose `repr` has all of an object. It tells -0.0 from 0.0, and equals itself for NaN."""
 _OF_SUBCLASS: tuple[tuple[type, Any], ...] = (
     (float, float.__repr__), (int, int.__index__), (str, str.__str__), (bytes, bytes.hex), (bytearray, bytearray.hex),
     (PurePath, PurePath.__str__), (Pattern, lambda pattern: (pattern.pattern, pattern.flags)),
 )  # fmt: skip
 """Functions that return the content of an object of a subclass, in spite of what that overrides."""
+_OF_PICKLE = "__reduce_ex__", "__reduce__", "__getstate__", "__getnewargs__", "__getnewargs_ex__"
 _PROTOCOL = 4
 """Pickle's protocol in calls of `__reduce_ex__`. Earlier ones leave out the `fold` of times."""
 _DATE, _TIME = ("year", "month", "day"), ("hour", "minute", "second", "microsecond", "fold")
@@ -145,8 +145,9 @@ def compared(value: Any, other: Any, root: str) -> list[Change]:
             pairs = [(mine, its, segment) for (segment, mine), (_, its) in zip(one.items, another.items, strict=False)]
             names = one.named if one.named.keys() == another.named.keys() else {**one.named, **another.named}
             pairs += [(one.named.get(name, _MISSING), another.named.get(name, _MISSING), name) for name in names]
-            left -= min(left, len(pairs))
-            for mine, its, segment in pairs[:MAX_PARTS]:
+            pairs = pairs[:left]
+            left -= len(pairs)
+            for mine, its, segment in pairs:
                 if mine is not its and not (type(mine) is type(its) in _ATOMS and mine == its):
                     queue.append((mine, its, (path, segment)))
     return found
@@ -157,10 +158,10 @@ class _Parts(NamedTuple):
 
     content: Any = None
     """The content of an object without its parts, such as the length of a list. It has no user's objects."""
-    items: Sequence[tuple[str, Any]] = ()
-    """Items by position, each with its segment of the path."""
-    named: Mapping[str, Any] = {}
-    """Attributes, and items of a dict whose keys are texts, by segment."""
+    items: Sequence[tuple[Any, Any]] = ()
+    """Items by position, each with its segment of the path. A class is that of what only pickle knows of an object."""
+    named: Mapping[Any, Any] = {}
+    """Attributes, and items of a dict whose keys are texts, by segment. `("[]", key)` is that of a key."""
     label: str = ""
     """Addition to the name of the class, such as the dtype of an array."""
 
@@ -182,15 +183,13 @@ def _parts_of(value: Any, most: int, other: Any) -> _Parts:
         parts = _Parts(label, items, label=label)
     elif isinstance(value, (set, frozenset)):
         base = set if isinstance(value, set) else frozenset
-        marks = Counter(map(_mark, base.__iter__(value)))
+        marks = Counter(map(_mark, base.__iter__(value))) if base.__len__(value) <= most else None
         parts = _Parts((base.__len__(value), marks), label=f" of {base.__len__(value):,}")
     elif (numpy := sys.modules.get("numpy")) is not None and isinstance(value, numpy.ndarray):
         parts = _of_array(numpy.ndarray, value, most)
     elif isinstance(value, (datetime, time)):
-        base, names = (datetime, (*_DATE, *_TIME)) if isinstance(value, datetime) else (time, _TIME)
-        fields = [vars(base).get(name, vars(date).get(name)).__get__(value) for name in names]
-        tz = base.tzinfo.__get__(value)
-        parts = _Parts(fields, () if kind is base else _reduced(value, kind), {".tzinfo": tz})
+        fields, tz = _fields(value)
+        parts = _Parts(fields, () if kind in (datetime, time) else _reduced(value, kind), {".tzinfo": tz})
     else:
         parts = _Parts(_layout(kind).content(value), _reduced(value, kind))
     return parts if kind.__module__ == "builtins" else parts._replace(named={**parts.named, **_attributes(value, kind)})
@@ -200,16 +199,10 @@ def _of_dict(value: dict[Any, Any], most: int, other: dict[Any, Any]) -> _Parts:
     items, length = list(islice(dict.items(value), most)), dict.__len__(value)
     content, label = length, f" of {length:,}"
     if all(type(key) is str for key in chain(dict.keys(value), dict.keys(other))):
-        return _Parts(content, (), {f"[{_quoted(key)}]": item for key, item in items}, label)
+        return _Parts(content, (), {("[]", key): item for key, item in items}, label)
     by_position = list[tuple[str, Any]]()
     for index, (key, item) in enumerate(items):
-        name = (
-            _quoted(key)
-            if type(key) is str
-            else shown(key)
-            if type(key) in (*_ATOMS, float)
-            else f"<{_name(type(key))} {index}>"
-        )
+        name = shown(key) if type(key) in (*_ATOMS, float) else f"<{_name(type(key))} {index}>"
         by_position += ((f"[key {name}]", key), (f"[{name}]", item))
     return _Parts(content, by_position, label=label)
 
@@ -223,13 +216,21 @@ def _of_array(base: Any, value: Any, most: int) -> _Parts:
     return _Parts((str(dtype), shape), [(f".flat[{index}]", item) for index, item in enumerate(flat)], label=label)
 
 
+def _fields(value: Any) -> tuple[tuple[int, ...], Any]:
+    """Return the numbers of a date or time, and its time zone."""
+    base, names = (datetime, (*_DATE, *_TIME)) if isinstance(value, datetime) else (time, _TIME)
+    return tuple(getattr(base, name).__get__(value) for name in names), base.tzinfo.__get__(value)
+
+
 def _mark(value: Any, depth: int = 20) -> Any:
     """Return a member of a set as something that is equal for equal members, and calls no code of its class."""
     kind: Any = type(value)
     if kind in _ATOMS:
         return kind, value
-    if kind in _BY_REPR or kind is datetime:
+    if kind in _BY_REPR:
         return kind, repr(value)
+    if kind in (datetime, time):
+        return kind, _fields(value)[0]
     if isinstance(value, Enum):
         return kind, value._name_
     if depth and (kind is tuple or kind is frozenset):
@@ -254,15 +255,16 @@ class _Layout(NamedTuple):
 def _layout(kind: type) -> _Layout:
     content = next((content for base, content in _OF_SUBCLASS if issubclass(kind, base)), lambda _: None)
     members = [item for base in kind.__mro__ if base is not object for item in vars(base).items()]
-    reduce = next((item for item in members if item[0] in ("__reduce_ex__", "__reduce__")), None)
+    reduce = next((item for item in members if item[0] in _OF_PICKLE[:2]), None)
     slots = [item for item in members if type(item[1]) is MemberDescriptorType and item[0] not in _IGNORED]
     cached = frozenset(name for name, member in members if isinstance(member, cached_property))
     if issubclass(kind, (PurePath, BaseException)):  # a path caches its parts; an exception has its traceback
         slots = []
-    return _Layout(content, None if reduce and isinstance(reduce[1], FunctionType) else reduce, slots, cached)
+    own = any(type(member) is FunctionType and name in _OF_PICKLE for name, member in members)
+    return _Layout(content, None if own else reduce, slots, cached)
 
 
-def _reduced(value: Any, kind: Any) -> list[tuple[str, Any]]:
+def _reduced(value: Any, kind: Any) -> list[tuple[Any, Any]]:
     """Return the parts of an object of a compiled class, as pickle gets them. The path does not name them."""
     if (reduce := _layout(kind).reduce) is None:
         return []
@@ -271,7 +273,7 @@ def _reduced(value: Any, kind: Any) -> list[tuple[str, Any]]:
         reduced = method.__get__(value)(*((_PROTOCOL,) if name == "__reduce_ex__" else ()))
     except Exception:  # noqa: BLE001 - a class that cannot be pickled may raise anything
         return []
-    return [("", part) for part in reduced[1:3]] if type(reduced) is tuple else []
+    return [(kind, part) for part in reduced[1:3]] if type(reduced) is tuple else []
 
 
 def _attributes(value: Any, kind: Any) -> dict[str, Any]:
@@ -294,17 +296,22 @@ def _attributes(value: Any, kind: Any) -> dict[str, Any]:
 
 def _changed(path: _Path, before: Any, after: Any, one: _Parts | None = None, another: _Parts | None = None) -> Change:
     """Return the change of a part. Types are named; contents are not quoted."""
-    segments = list[str]()
+    kinds, segments, labels = (type(before), type(after)), list[str](), ("", "")
+    if one and another:
+        labels = one.label, another.label
+        if labels[0] == labels[1] and isinstance(before, (set, frozenset)):
+            mine, its = one.content[1] - another.content[1], another.content[1] - one.content[1]
+            kinds = next(iter(mine))[0], next(iter(its))[0]
+            segments.append("[member]")
     while len(path) > 1:
         path, segment = path
-        segments.append(segment)
-    kinds = type(before), type(after)
-    if one and another and one.label != another.label:
-        return Change(_joined(path, segments), _name(kinds[0]) + one.label, _name(kinds[1]) + another.label)
-    if one and another and isinstance(before, (set, frozenset)):
-        mine, its = one.content[1] - another.content[1], another.content[1] - one.content[1]
-        kinds = next(iter(mine))[0], next(iter(its))[0]
-        segments.insert(0, "[member]")
+        if isinstance(segment, type):  # below is only what pickle gets of an object
+            kinds, segments, labels = (segment, segment), [], ("", "")
+        else:
+            segments.append(segment if type(segment) is str else f"[{_quoted(segment[1])}]")
+    where = printable(path[0] + "".join(reversed(segments)), MAX_NAME)
+    if labels[0] != labels[1]:
+        return Change(where, _name(kinds[0]) + labels[0], _name(kinds[1]) + labels[1])
     old, new = _name(kinds[0]), _name(kinds[1])
     if before is _MISSING or after is _MISSING:
         old, new = ("missing" if part is _MISSING else name for part, name in ((before, old), (after, new)))
@@ -312,11 +319,7 @@ def _changed(path: _Path, before: Any, after: Any, one: _Parts | None = None, an
         new = f"another {new}"
     elif old == new:
         old, new = (f"{kind.__module__}.{_name(kind)}" for kind in kinds)
-    return Change(_joined(path, segments), old, new)
-
-
-def _joined(path: _Path, segments: list[str]) -> str:
-    return printable(path[0] + "".join(reversed(segments)), MAX_NAME)
+    return Change(where, old, new)
 
 
 def _quoted(text: str) -> str:
