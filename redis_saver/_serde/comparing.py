@@ -125,7 +125,7 @@ def compared(value: Any, other: Any, root: str) -> list[Change]:
     pickle does not know, are compared by type alone.
     """
     found, queue = list[Change](), deque[tuple[Any, Any, _Path]]([(value, other, (root,))])
-    seen, left = dict[tuple[int, int], tuple[Any, Any]](), MAX_PARTS
+    seen, left, budget = dict[tuple[int, int], tuple[Any, Any]](), MAX_PARTS, [MAX_PARTS]
     while queue and len(found) < MAX_CHANGES:
         before, after, path = queue.popleft()
         if before is after:
@@ -148,9 +148,41 @@ def compared(value: Any, other: Any, root: str) -> list[Change]:
             pairs = pairs[:left]
             left -= len(pairs)
             for mine, its, segment in pairs:
-                if mine is not its and not (type(mine) is type(its) in _ATOMS and mine == its):
+                if mine is not its and not _is_same(mine, its, budget):
                     queue.append((mine, its, (path, segment)))
     return found
+
+
+def _is_same(one: Any, another: Any, budget: list[int], depth: int = 20) -> bool:
+    """True if two parts are surely equal: this is several times as fast as a search for changes.
+
+    Args:
+        one: A part.
+        another: The part that it became.
+        budget: Maximum number of items and attributes to compare. It is reduced.
+        depth: Maximum depth.
+    """
+    kind: Any = type(one)
+    if type(one) is not type(another) or kind in _ATOMS or not depth:
+        return type(one) is type(another) and kind in _ATOMS and bool(one == another)
+    pairs: Iterable[tuple[Any, Any]]
+    if kind is list:
+        pairs = zip(one, another, strict=False)
+    elif kind is dict:
+        if not all(type(key) is str for key in chain(one, another)):
+            return False
+        pairs = ((item, another.get(key, _MISSING)) for key, item in one.items())
+    elif kind.__module__ != "builtins" and _layout(kind).is_plain:
+        one, another = _attributes(one, kind), _attributes(another, kind)
+        pairs = ((item, another.get(name, _MISSING)) for name, item in one.items())
+    else:
+        return False
+    budget[0] -= len(one)
+    return (
+        len(one) == len(another)
+        and budget[0] > 0
+        and all(mine is its or _is_same(mine, its, budget, depth - 1) for mine, its in pairs)
+    )
 
 
 class _Parts(NamedTuple):
@@ -249,11 +281,13 @@ class _Layout(NamedTuple):
     slots: Sequence[tuple[str, Any]]
     cached: frozenset[str]
     """Names of cached properties."""
+    is_plain: bool
+    """True if an object has nothing but attributes."""
 
 
 @lru_cache(1000)
-def _layout(kind: type) -> _Layout:
-    content = next((content for base, content in _OF_SUBCLASS if issubclass(kind, base)), lambda _: None)
+def _layout(kind: Any) -> _Layout:
+    content = next((content for base, content in _OF_SUBCLASS if issubclass(kind, base)), None)
     members = [item for base in kind.__mro__ if base is not object for item in vars(base).items()]
     reduce = next((item for item in members if item[0] in _OF_PICKLE[:2]), None)
     slots = [item for item in members if type(item[1]) is MemberDescriptorType and item[0] not in _IGNORED]
@@ -261,7 +295,8 @@ def _layout(kind: type) -> _Layout:
     if issubclass(kind, (PurePath, BaseException)):  # a path caches its parts; an exception has its traceback
         slots = []
     own = any(type(member) is FunctionType and name in _OF_PICKLE for name, member in members)
-    return _Layout(content, None if own else reduce, slots, cached)
+    is_plain = reduce is None and content is None and not issubclass(kind, (dict, list, tuple))
+    return _Layout(content or (lambda _: None), None if own else reduce, slots, cached, is_plain)
 
 
 def _reduced(value: Any, kind: Any) -> list[tuple[Any, Any]]:
