@@ -78,6 +78,7 @@ OPTIONS: dict[str, Option] = {
     'ttl="7d"': Option(lambda client: RedisSaver(client, ttl="7d")),
     'history={"keep_last": 10}': Option(lambda client: RedisSaver(client, history={"keep_last": 10})),
     'on_fork="raise"': Option(lambda client: RedisSaver(client, on_fork="raise")),
+    'check_values="warn"': Option(lambda client: RedisSaver(client, check_values="warn"), turns=60),
     "own(thread)": Option(RedisSaver, owns=True),
     'compression="zstd"': Option(lambda client: RedisSaver(client, compression="zstd")),
     "encryption": Option(encrypted),

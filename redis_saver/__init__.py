@@ -34,6 +34,7 @@ from redis_saver.errors import (  # isort: skip
     KeyMismatch, KeyUnavailable, LimitExceeded, LoopEnded, NotOwner, PlainValueRefused, RedisSaverError,
     ReplicationTimeout, StaleParent, StillNeeded, StoreBusy, StoreDamaged, ThreadBusy, ThreadDamaged,
     ThreadMigrationError, ThreadNotFound, ThreadsPatched, UnsupportedFormat, UnsupportedServer,
+    ValueChanged,
 )  # fmt: skip
 
 __version__ = _version("redis-saver")
@@ -50,5 +51,5 @@ __all__ = [
     "ReplicationTimeout", "StaleParent", "Stats", "StillNeeded", "StoreBusy", "StoreDamaged", "StrictSerializer",
     "ThreadBusy", "ThreadDamaged", "ThreadInfo", "ThreadMigrationError", "ThreadNotFound", "ThreadsPatched",
     "TieredSaver", "TieredStore", "TieredStoreStats", "TieredThreadInfo", "UnsupportedFormat", "UnsupportedServer",
-    "VersionInfo", "VersionedItem", "VersionedSearchItem", "WriteInfo", "__version__", "cache_key",
+    "ValueChanged", "VersionInfo", "VersionedItem", "VersionedSearchItem", "WriteInfo", "__version__", "cache_key",
 ]  # fmt: skip

@@ -9,6 +9,7 @@
     ├── UnsupportedFormat        a newer release stored the thread or the items; nothing was changed
     ├── KeyConflict              another program uses a key with the name of one of ours
     ├── EncodeError              the serializer cannot encode a value; nothing was written        (also a TypeError)
+    │   └── ValueChanged         a value would not come back equal, with check_values="raise"; nothing was written
     ├── LimitExceeded            a write or a stored value is larger than `Limits` allows         (also a ValueError)
     ├── ThreadNotFound           the named thread does not exist                                  (also a LookupError)
     ├── ThreadBusy               others changed or flushed the thread during every attempt
@@ -59,7 +60,7 @@ __all__ = [
     "ItemMigrationError", "KeyConflict", "KeyMismatch", "KeyUnavailable", "LimitExceeded", "LoopEnded", "NotOwner",
     "PlainValueRefused", "RedisSaverError", "ReplicationTimeout", "StaleParent", "StillNeeded", "StoreBusy",
     "StoreDamaged", "ThreadBusy", "ThreadDamaged", "ThreadMigrationError", "ThreadNotFound", "ThreadsPatched",
-    "UnsupportedFormat", "UnsupportedServer",
+    "UnsupportedFormat", "UnsupportedServer", "ValueChanged",
 ]  # fmt: skip
 
 
@@ -135,6 +136,10 @@ class KeyConflict(RedisSaverError):
 
 class EncodeError(RedisSaverError, TypeError):
     """The serializer cannot encode a value. Nothing was written."""
+
+
+class ValueChanged(EncodeError):
+    """A value would not come back equal, and the saver has `check_values="raise"`. Nothing was written."""
 
 
 class LimitExceeded(RedisSaverError, ValueError):
@@ -439,6 +444,15 @@ def others_wait(key: bytes) -> NotOwner:
     """Return the error for a run that waited in vain, because other runs are before it in the queue of this key."""
     names = _names_of([key])
     return NotOwner(f"other runs wait for the thread and come first (in {names}). Wait longer, or use on_busy='take'")
+
+
+def value_changed(channel: str, changes: Sequence[object]) -> ValueChanged:
+    """Return the error for a value of which these parts would not come back equal."""
+    return ValueChanged(
+        f"the value of channel {shown(channel)} would not come back equal: {'; '.join(map(str, changes))}. Nothing was "
+        "written. Store a type that comes back, such as a list instead of a tuple or the value of an enum "
+        "(docs/changing-state.md), or pass a serde= that keeps the type"
+    )
 
 
 class _Wrapping:

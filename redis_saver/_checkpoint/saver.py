@@ -29,6 +29,7 @@ from redis_saver._engine import probe
 from redis_saver._engine.requests import Stream
 from redis_saver._engine.runner import Driver
 from redis_saver._engine.stats import Counting, Measured, RedisStats, stats_of
+from redis_saver._serde.comparing import ValueCheck
 from redis_saver._serde.serializer import FastSerializer, chosen
 from redis_saver._storage import compression as compressions
 from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
@@ -40,6 +41,7 @@ from redis_saver.encryption import Encryption, KeyStatus, Rotated
 
 OwnershipRule: TypeAlias = Literal["optional", "required"]
 OnFork: TypeAlias = Literal["allow", "raise"]
+CheckValues: TypeAlias = Literal["never", "warn", "raise"]
 
 
 class SaverSettings(TypedDict, total=False):
@@ -61,6 +63,7 @@ class SaverSettings(TypedDict, total=False):
     replica_timeout: float
     ownership: OwnershipRule
     on_fork: OnFork
+    check_values: CheckValues
 
 
 ClientT = TypeVar("ClientT", base.SyncClient, base.AsyncClient)
@@ -94,6 +97,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         replica_timeout: float = 1.0,
         ownership: OwnershipRule = "optional",
         on_fork: OnFork = "allow",
+        check_values: CheckValues = "never",
     ) -> None:
         """Use an existing client. The saver does not close it.
 
@@ -138,6 +142,9 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             on_fork: `"raise"`: a run's checkpoint raises `StaleParent` if another run has written a newer one than its
                 parent. Deliberate forks are allowed: `update_state`, a run with an explicit `checkpoint_id`, and
                 `copy_thread`. `"allow"`: the chain forks, as with LangGraph's savers.
+            check_values: For tests and trial runs: each new value and pending write is encoded, decoded and compared by
+                type and content before it is written. `"warn"`: what does not come back equal is logged, once for each
+                channel and type. `"raise"`: it raises `ValueChanged`. `docs/changing-state.md` lists such values.
 
         Raises:
             ImportError: The extra for `compression` is not installed.
@@ -146,6 +153,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         keyspace = Keyspace(prefix)
         configs.one_of(type(self), "ownership", ownership, "optional", "required")
         configs.one_of(type(self), "on_fork", on_fork, "allow", "raise")
+        configs.one_of(type(self), "check_values", check_values, "never", "warn", "raise")
         self._driver = self._driver_class(
             client,
             prefix=prefix,
@@ -173,6 +181,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             counted=self._counting.call,
             requires_owner=ownership == "required",
             refuses_forks=self._refuses_forks,
+            check_values=None if check_values == "never" else ValueCheck(raises=check_values == "raise"),
             data_keys=None if encryption is None else DataKeys(encryption, keyspace.prefix, "thread"),
         )
         super().__init__()

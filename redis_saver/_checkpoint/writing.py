@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -64,11 +64,19 @@ def put(
     writer = writer_of(context, address.thread_id, settings.owner)
     if context.refuses_forks:
         writer = with_parent(writer, context, address, settings, checkpoint, metadata)
+    if context.check_values is not None:
+        context.check_values.check(context.serde, new_values(checkpoint, new_versions))
     by = GuardedScript(scripts.PUT, context.keyspace.keys(address.thread_id), writer)
     yield from store(context, address, settings, config, checkpoint, metadata, new_versions, by)
     if context.refuses_forks:
         remember_loop(context, address, checkpoint, metadata)
     return configs.to_config(address.thread_id, address.checkpoint_ns, checkpoint["id"])
+
+
+def new_values(checkpoint: Checkpoint, new_versions: ChannelVersions) -> Iterator[tuple[str, Any]]:
+    """Yield the channels of a checkpoint that were written, with their values."""
+    values = checkpoint["channel_values"]
+    return ((channel, values[channel]) for channel in new_versions if channel in values)
 
 
 def store(
@@ -437,6 +445,8 @@ def put_writes(
     address, settings = address_of_writes(config)
     if writes:
         writer = writer_of(context, address.thread_id, settings.owner)
+        if context.check_values is not None:
+            context.check_values.check(context.serde, writes)
         by = GuardedScript(scripts.PUT_WRITES, context.keyspace.keys(address.thread_id), writer)
         yield from store_writes(context, address, settings, writes, task_id, task_path, by)
 

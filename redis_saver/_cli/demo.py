@@ -56,6 +56,9 @@ The checkpoints take {bytes:,} bytes, without Redis's overhead. saver.threads():
 
 6  Another thread: the agent remembers
 The booking tool has put it into the store, which all threads share:"""
+BEFORE_LIVE = """\
+Before you go live, run your tests with RedisSaver(..., check_values="raise"):
+it names the values that come back as something else, such as tuples."""
 LAST_BOOKING = "last booking"
 """Key of the item that the agent remembers of a traveller."""
 
@@ -169,6 +172,7 @@ class Demo:
                 with self._worker() as (saver, _):
                     saver.delete_thread(self.thread)
         self.console.print(f"\n{self._ending(kept=keep)}", soft_wrap=True)
+        self.console.print(BEFORE_LIVE, style="dim", soft_wrap=True)
 
     def _another_thread(self) -> None:
         """Let the traveller come back in a new thread. Then delete that thread and the traveller's items."""

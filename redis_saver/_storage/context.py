@@ -10,6 +10,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from redis_saver._common.limits import Limits
 from redis_saver._common.names import Keyspace
 from redis_saver._common.ttl import Expiry
+from redis_saver._serde.comparing import ValueCheck
 from redis_saver._serde.cutter import PUBLIC, Gear
 from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.chunks import Digests, digest
@@ -39,6 +40,8 @@ class Context(NamedTuple):
     """True if a write without a token to an owned thread is refused."""
     refuses_forks: bool = False
     """True if a loop's checkpoint is refused when its parent is no longer the newest."""
+    check_values: ValueCheck | None = None
+    """Checks if new values come back equal."""
     data_keys: DataKeys | None = None
     """The data keys of threads, with `encryption=`."""
     cipher: Cipher | None = None

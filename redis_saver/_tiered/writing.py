@@ -52,6 +52,8 @@ def put(
     writer = writer_of(hot, thread, settings.owner)
     if hot.refuses_forks:
         writer = with_parent(writer, hot, address, settings, checkpoint, metadata)
+    if hot.check_values is not None:
+        hot.check_values.check(hot.serde, writing.new_values(checkpoint, new_versions))
     stored, metadata = configs.to_config(thread, ns, checkpoint["id"]), context.metadata_of(tiers, config, metadata)
     parent = names.checkpoint(ns, parent_id) if parent_id else b""
     stores = _keyed(hot, config, writing.store, address, settings, _NO_CONFIG, checkpoint, metadata, new_versions)
@@ -93,6 +95,8 @@ def put_writes(
         return
     hot, (thread, ns, _), prefix = tiers.hot, address, writes_of(address)
     writer = writer_of(hot, thread, settings.owner)
+    if hot.check_values is not None:
+        hot.check_values.check(hot.serde, writes)
     store = _keyed(hot, config, writing.store_writes, address, settings, writes, task_id, task_path)
     if queue := tiers.flush_queue:
         # Writes may come before their checkpoint. Hot takes them if it has the newest checkpoint.
