@@ -14,7 +14,9 @@ from langgraph.store.base import Item
 
 from redis_saver._cache import cache as caches, llm, sizes
 from redis_saver._cache.entries import MODELS, CacheKeyspace
-from redis_saver._common.display import printable, shown
+from redis_saver._checkpoint import saver as savers
+from redis_saver._checkpoint.saver import Saver
+from redis_saver._common.display import kind_of, printable, shown
 from redis_saver._store import namespaces, reading, searching, store as stores
 from redis_saver._store.context import check_labels
 from redis_saver._store.items import Entry
@@ -195,3 +197,27 @@ def read_labels(words: Sequence[str]) -> Labels:
         InvalidNamespaceError: A label is empty, or has NUL.
     """
     return check_labels(tuple(label for word in words for label in word.split(".")))
+
+
+def memory_of(saver: Saver[Any], store: Any = None) -> Memory:
+    """Return the memory beside a saver in Redis: its client, prefix, serializer and keys, or those of the store.
+
+    Raises:
+        TypeError: The store is not a `RedisStore` or `AsyncRedisStore`.
+    """
+    if not isinstance(store, (stores.Store, type(None))):
+        raise TypeError(f"store is {kind_of(store)}: pass a RedisStore or an AsyncRedisStore")
+    driver: Any = savers.driver_of(saver) if store is None else stores.driver_of(store)
+    client = driver.given if driver.is_async else driver.client
+    if store is None:
+        values = savers.context_of(saver)
+        encryption = values.data_keys and values.data_keys.encryption
+        options: Any = {"serde": saver.serde, "encryption": encryption, "limits": values.limits, "cache_bytes": 0}
+        kind: Any = stores.AsyncRedisStore if driver.is_async else stores.RedisStore
+        store = kind(client, prefix=values.keyspace.prefix, **options)
+        of_store = stores.context_of(store).values._replace(reads_plain_threads=values.reads_plain_threads)
+        store._context = store._context._replace(values=of_store)  # noqa: SLF001
+    cache_kind: Any = caches.AsyncRedisCache if driver.is_async else caches.RedisCache
+    cache = cache_kind(client, prefix=stores.context_of(store).keyspace.prefix)
+    store._driver = cache._driver = driver  # noqa: SLF001 - an asyncio client belongs to one driver
+    return Memory(store, cache)
