@@ -364,6 +364,11 @@ class Cache(Rotates, BaseCache[ValueT], Generic[ClientT, ValueT]):
         return other
 
 
+def driver_of(cache: Cache[Any, Any]) -> RedisDriver:
+    """Return the driver of a cache. For other modules of this package only."""
+    return cache._driver  # noqa: SLF001
+
+
 class RedisCache(Cache[SyncClient, ValueT], Block):
     """LangGraph's cache of the results of nodes and tasks, on plain Redis or Valkey, over a blocking client.
 

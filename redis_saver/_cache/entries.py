@@ -16,12 +16,14 @@ from redis_saver._common import limits
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
-from redis_saver._common.names import Keyspace, component, encode as encode_text
+from redis_saver._common.names import Keyspace, component, components, encode as encode_text, glob
 from redis_saver._storage import framing
 from redis_saver._storage.keys import DataKeys
 from redis_saver._storage.sealing import Cipher
 from redis_saver.errors import DecodeError, UnsupportedFormat, decoding, encoding
 
+MODELS = b"llm_cache"
+"""Name in keys of the cache of models' answers."""
 SHARDS = 16
 """Number of shards. It is a part of the format, because it decides the shard of a namespace."""
 
@@ -46,6 +48,15 @@ class Range(NamedTuple):
     generation: bytes
     low: bytes
     high: bytes
+
+
+class Spot(NamedTuple):
+    """Namespace of an entry, found by the entry's key."""
+
+    namespace: Namespace
+    shard: int
+    generation: bytes
+    """Key of the namespace's generation."""
 
 
 class _Space(NamedTuple):
@@ -74,6 +85,8 @@ class CacheKeyspace:
         """Key of each shard's index."""
         self.data_key: bytes = encode_text(prefix) + b":cache:key"
         """Key of the data key of all rooms, with `encryption=`."""
+        self.pattern: bytes = glob(b"%b:%b:{" % (encode_text(prefix), room)) + b"*}:entry:*"
+        """SCAN pattern of the entries."""
         self._spaces: BoundedCache[Namespace, _Space] = BoundedCache(1024, 2**19)
         """Recently used namespaces. They can be computed again."""
 
@@ -100,6 +113,19 @@ class CacheKeyspace:
         spaces = [self._space(namespace) for namespace in dict.fromkeys(namespaces)]
         # UTF-8 has no byte 0xff, so this bound is above all members that begin with `raw`, and below all later ones.
         return [Range(space.shard, space.generation, b"[" + space.raw, b"(" + space.raw + b"\xff") for space in spaces]
+
+    def spot(self, key: bytes) -> Spot | None:
+        """Return the namespace of an entry by its key, or None for another program's key."""
+        tag, _, member = key.partition(b"}:entry:")
+        shard = tag.rpartition(b"{")[2]
+        count, _, labels = member.partition(b":")
+        try:
+            *namespace, _ = components(labels)
+            space = self._space(tuple(namespace))
+        except (UnicodeDecodeError, ValueError):
+            return None
+        is_ours = (shard, count) == (b"%d" % space.shard, b"%d" % len(namespace)) and key.startswith(space.entry)
+        return Spot(tuple(namespace), space.shard, space.generation) if is_ours else None
 
     def listed(self, shard: int, member: bytes) -> tuple[bytes, bytes]:
         """Return the keys of a member of a shard's index: the generation of its namespace, and the entry."""

@@ -13,13 +13,13 @@ from langgraph.cache.base import FullKey
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_saver._cache.cache import Cache
+from redis_saver._cache.entries import MODELS
 from redis_saver._cache.health import CacheStats
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import kind_of
 from redis_saver._common.names import encode
 from redis_saver._engine.stats import Measured
 
-_ROOM = b"llm_cache"
 _KINDS: Mapping[str, type[Generation]] = {
     kind.__name__: kind for kind in (Generation, GenerationChunk, ChatGeneration, ChatGenerationChunk)
 }
@@ -49,7 +49,7 @@ class RedisLLMCache(BaseCache):
         milliseconds = ttls.parse(ttl, refresh_allowed=False).milliseconds
         self._seconds: Any = None if milliseconds is None else milliseconds / 1000
         self._entries: Cache[Any, Sequence[Generation]] = cache._in_room(  # noqa: SLF001 - it is of ours
-            _ROOM, _GenerationSerializer(cache.serde)
+            MODELS, _GenerationSerializer(cache.serde)
         )
 
     def stats(self) -> CacheStats:

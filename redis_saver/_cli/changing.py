@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -234,15 +234,29 @@ def _delete(servers: Servers, threads: list[str], *, yes: bool = False, as_json:
 
         for thread in names:
             savers.refuse_cold_backed(thread, "deleted")
-        if not yes:
-            if not sys.stdin.isatty():
-                raise EndpointError("this is no terminal, so nobody can confirm: add --yes. Nothing was deleted")
-            for thread in names:
-                screen.note(f"{screen.named(thread)}: {_description(_find(savers, thread))}")
-            if not typer.confirm("Delete?", err=True):
-                screen.note("nothing was deleted")
-                return 0
+        about = (f"{screen.named(thread)}: {_description(_find(savers, thread))}" for thread in names)
+        if not confirmed(about, "Delete?", yes=yes):
+            return 0
         return _each(names, delete, "deleted", {"deleted": True}, as_json=as_json)
+
+
+def confirmed(about: Iterable[str], question: str, *, yes: bool) -> bool:
+    """Ask a user on a terminal, unless `yes` is set. True if the answer is yes.
+
+    Raises:
+        EndpointError: There is no terminal.
+    """
+    if yes:
+        return True
+    done = "deleted" if question == "Delete?" else "cleared"
+    if not sys.stdin.isatty():
+        raise EndpointError(f"this is no terminal, so nobody can confirm: add --yes. Nothing was {done}")
+    for each in about:
+        screen.note(each)
+    if typer.confirm(question, err=True):
+        return True
+    screen.note(f"nothing was {done}")
+    return False
 
 
 def _find(savers: Savers, thread: str) -> Any:

@@ -12,17 +12,20 @@ from typing import Any, NamedTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from redis import exceptions as redis_errors
 
+from redis_saver._cache.cache import RedisCache
 from redis_saver._checkpoint import scripts
 from redis_saver._checkpoint.saver import RedisSaver, context_of, driver_of
 from redis_saver._cli import screen
 from redis_saver._client import clients, urls
 from redis_saver._common.display import printable, shown
 from redis_saver._engine.requests import Call, Operation
+from redis_saver._inspector.memory import Memory
 from redis_saver._inspector.source import Source
-from redis_saver._migrate.opening import CONNECTING, is_encrypted, needs, opened, serializer
+from redis_saver._migrate.opening import CONNECTING, is_encrypted, needs, opened, opened_store, serializer
 from redis_saver._migrate.savers import our_prefixes
 from redis_saver._serde.serializer import StrictSerializer
 from redis_saver._storage.context import Context
+from redis_saver._store import index_config, store as stores
 from redis_saver._tiered.saver import TieredSaver
 from redis_saver.encryption import Encryption
 from redis_saver.errors import EndpointError, KeyConflict, ThreadNotFound
@@ -169,6 +172,21 @@ class Servers(NamedTuple):
                 no_table = getattr(error, "sqlstate", "") == "42P01"
                 remedy = ". LangGraph's tables are missing: check that it is the right database" if no_table else ""
                 raise EndpointError(f"--postgres: {printable(str(error))}{remedy}") from error
+
+    @contextmanager
+    def memory(self, index: Any = None) -> Iterator[Memory]:
+        """Open the store and the cache in Redis. An index can only search.
+
+        Raises:
+            EndpointError: The URL is invalid, or the server cannot be reached.
+        """
+        url = redis_url(self.url)
+        with opened_store(url, target=False, prefix=self.prefix, encryption=self.encryption) as endpoint:
+            store: Any = endpoint.store
+            driver: Any = stores.driver_of(store)
+            values = stores.context_of(store).values._replace(serde=_readable_serializer())
+            store._context = store._context._replace(values=values, embedder=index_config.load(index))  # noqa: SLF001
+            yield Memory(store, RedisCache(driver.client, prefix=self.prefix))
 
 
 def _readable_serializer() -> SerializerProtocol:

@@ -59,6 +59,11 @@ def components(raw: bytes) -> list[str]:
     return [name_of(part + b"\0") for part in raw.split(b"\0")[:-1]]
 
 
+def glob(raw: bytes) -> bytes:
+    """Return a SCAN pattern that matches exactly these bytes."""
+    return re.sub(rb"([*?\[\]\\^])", rb"\\\1", raw)
+
+
 def after(prefix: bytes) -> bytes:
     """Return the smallest byte string that sorts after all with this prefix. The prefix ends with a terminator."""
     return prefix[:-1] + b"\1"
@@ -183,7 +188,7 @@ class Keyspace:
             raise ValueError(f"prefix={shown(prefix)}: a prefix has at least one character, and no '{{' or '}}'")
         self.prefix = prefix
         self._stem = encode(prefix) + b":{"
-        self.pattern: bytes = re.sub(rb"([*?\[\]\\^])", rb"\\\1", self._stem) + b"*}:*"
+        self.pattern: bytes = glob(self._stem) + b"*}:*"
         """SCAN pattern of the threads' keys."""
         self.dirty_pattern: bytes = self.pattern[:-1] + DIRTY
         """SCAN pattern of dirty threads, of which cold lacks records."""

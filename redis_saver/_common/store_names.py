@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from redis_saver._common.names import Keyspace, after, component, components, decode, encode
+from redis_saver._common.names import Keyspace, after, component, components, decode, encode, glob
 
 PARTITION_LABELS = 2
 """Number of labels of a namespace that name its partition."""
@@ -52,7 +52,7 @@ class StoreKeyspace:
         """The keys of the directory. Their tag is a lone `%`, which no escaped label is."""
         self.documents: bytes = encode(prefix) + b":store:documents:{"
         """Beginning of the keys of documents."""
-        self.pattern: bytes = re.sub(rb"([*?\[\]\\^])", rb"\\\1", self._stem) + b"*}:" + _ITEMS
+        self.pattern: bytes = glob(self._stem) + b"*}:" + _ITEMS
         """SCAN pattern of the partitions."""
 
     def partition(self, member: bytes) -> Partition:

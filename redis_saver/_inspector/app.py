@@ -28,6 +28,8 @@ from redis_saver._common import postgres, ttl as ttls
 from redis_saver._common.display import counted, error_text, printable, shown
 from redis_saver._common.logs import log_text
 from redis_saver._inspector.checkpoint_pages import LARGE, CheckpointPages, Large
+from redis_saver._inspector.memory import memory_of
+from redis_saver._inspector.memory_pages import MemoryPages
 from redis_saver._inspector.pages import (
     STATIC,
     Pages,
@@ -43,6 +45,7 @@ from redis_saver._inspector.pages import (
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.thread_pages import ThreadPages
 from redis_saver._inspector.values import Mask, left, nothing, size
+from redis_saver._store.store import Store
 from redis_saver.errors import ColdTimeout, DecodeError, EncodeError, RedisSaverError, ThreadNotFound
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -74,6 +77,7 @@ def app(
     hosts: Sequence[str] = LOOPBACK,
     mask: Sequence[str] = (),
     allow_changes: bool = False,
+    store: Store[Any] | None = None,
 ) -> Starlette:
     """Make the inspector of a saver, to serve alone or to mount in a service.
 
@@ -88,10 +92,13 @@ def app(
         hosts: Host names without a port. Requests with another Host header are refused. `"*"` allows any name.
         mask: Patterns, such as `"*token*"`. The value of a channel, key or field whose name matches is hidden. `"*"`
             hides all values.
-        allow_changes: True to let users pin, prune, copy and delete threads, and set their TTL. It needs a token.
+        allow_changes: True to let users pin, prune, copy and delete threads, set their TTL, delete items, and clear
+            caches. It needs a token.
+        store: A `RedisStore` or `AsyncRedisStore` for the pages of memory, such as one with an `index`. Default: the
+            store under the saver's prefix, with the saver's client, serializer and keys.
 
     Raises:
-        TypeError: The saver is not one of this package, or `hosts` or `mask` is a single text.
+        TypeError: The saver or store is not one of this package, or `hosts` or `mask` is a single text.
         ValueError: There is no token, or an empty one with `allow_changes`.
     """
     for name, names in (("hosts", hosts), ("mask", mask)):
@@ -115,12 +122,15 @@ def app(
     if source.tiers is not None:
         of_redis = _answers_of(Source(source.tiers.hot), Pages({**about, "has_cold": False}), Mask(mask), turns)
         answers = {name: fallback.around(answer, of_redis[name]) for name, answer in answers.items()}
+    memory = MemoryPages(memory_of(source.hot, store), Mask(mask))
+    for make in (memory.memory, memory.item, memory.caches):
+        answers[make.__name__] = _answering(pages, make, turns)
     routes = [Route(f"/{name}", answer) for name, answer in answers.items()]
     for name, kind in STATIC.items():
         headers = {"cache-control": "private, max-age=300"}
         routes.append(Route(f"/static/{name}", Response(static_file(name), media_type=kind, headers=headers)))
     if allow_changes:
-        routes.append(Route("/change", partial(_change, source, pages, secret), methods=["POST"]))
+        routes.append(Route("/change", partial(_change, source, memory, pages, secret), methods=["POST"]))
 
     statuses: dict[type[Exception], int] = {
         ThreadNotFound: _NOT_FOUND, Refused: 400, NotImplementedError: 400, ColdTimeout: 503, RedisSaverError: 500,
@@ -157,18 +167,25 @@ def _answers_of(
         threads.thread, checkpoints.checkpoint, checkpoints.value, checkpoints.first, checkpoints.diff, checkpoints.json
     )  # fmt: skip
 
-    def answering(make: Callable[[Query], Values], turn: AbstractContextManager[Any]) -> Answer:
-        def answer(request: Request) -> Response:
-            with turn:
-                if check:
-                    check(request)
-                return pages.page(request, make.__name__, **make(asked(request)))
-
-        return answer
-
+    answering = partial(_answering, pages, check=check)
     answers = {"": answering(threads.threads, nullcontext()), "export": answering(threads.export, BoundedSemaphore(1))}
     answers |= {make.__name__: answering(make, nullcontext()) for make in light}
     return answers | {make.__name__: answering(make, turns) for make in heavy}
+
+
+def _answering(
+    pages: Pages,
+    make: Callable[[Query], Values],
+    turn: AbstractContextManager[Any],
+    check: Callable[[Request], None] | None = None,
+) -> Answer:
+    def answer(request: Request) -> Response:
+        with turn:
+            if check:
+                check(request)
+            return pages.page(request, make.__name__, **make(asked(request)))
+
+    return answer
 
 
 def _said(error: Exception, *, is_masked: bool) -> str:
@@ -183,7 +200,7 @@ MAX_FORM = 10_000
 """Maximum number of bytes of a form."""
 
 
-async def _change(source: Source, pages: Pages, form_token: str, request: Request) -> Response:
+async def _change(source: Source, memory: MemoryPages, pages: Pages, form_token: str, request: Request) -> Response:
     """Show what a form does. If its user has confirmed that, do it, and redirect to the changed thread."""
     body = b""
     async for part in request.stream():
@@ -193,12 +210,19 @@ async def _change(source: Source, pages: Pages, form_token: str, request: Reques
     form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
     if not hmac.compare_digest(form.pop("form", "").encode(), form_token.encode()):
         return PlainTextResponse("The form is not from this inspector. Load the page again.", 403)
-    thread = asked(request).get("id", "")
+    root, arguments = request.scope.get("root_path", "").rstrip("/"), asked(request)
+    if "id" not in arguments:
+        of_memory = await run_in_threadpool(memory.planned, arguments, form)
+        if form.pop("sure", "") != "yes":
+            return pages.page(request, "confirm_memory", about=arguments, fields=form, **of_memory._asdict())
+        await run_in_threadpool(of_memory.run)
+        to, its_arguments = of_memory.back
+        return RedirectResponse(f"{root}/{to}{'?' if its_arguments else ''}{query_of(its_arguments)}", 303)
+    thread = arguments["id"]
     change = await run_in_threadpool(_planned, source, thread, form)
     if form.pop("sure", "") != "yes":
         return pages.page(request, "confirm", name=thread, effect=change.effect, fields=form)
     await run_in_threadpool(change.run)
-    root = request.scope.get("root_path", "").rstrip("/")
     is_gone, shown_next = form["do"] == "delete", form["to"] if form["do"] == "copy" else thread
     return RedirectResponse(f"{root}/" if is_gone else f"{root}/thread?{query_of({'id': shown_next})}", 303)
 

@@ -64,17 +64,17 @@ class Source:
         self.saver: Any = saver
         self._largest = largest
         self.tiers: TwoTiers[Any] | None = saver if isinstance(saver, TwoTiers) else None
-        self._hot: Saver[Any] = saver.hot if isinstance(saver, TwoTiers) else saver
+        self.hot: Saver[Any] = saver.hot if isinstance(saver, TwoTiers) else saver
 
     @property
     def failures(self) -> tuple[type[Exception], ...]:
         """Exceptions of the Redis client, and of Postgres if there is a cold tier."""
-        return (*driver_of(self._hot).failures, *(() if self.tiers is None else postgres.failures()))
+        return (*driver_of(self.hot).failures, *(() if self.tiers is None else postgres.failures()))
 
     @property
     def _context(self) -> Context:
         """Settings for Redis. Reads with these settings move no deadline, and do not use the saver's cache."""
-        context = context_of(self._hot)
+        context = context_of(self.hot)
         most = context.limits.value_bytes
         limits = replace(context.limits, value_bytes=min(self._largest or most, most))
         expiry = context.expiry._replace(refresh_on_read=False)
@@ -88,7 +88,7 @@ class Source:
         `is_over` is called before each request. True ends the iteration.
         """
         if self.tiers is None:
-            return driver_of(self._hot).stream(until(is_over, threads_of(self._context, query)))
+            return driver_of(self.hot).stream(until(is_over, threads_of(self._context, query)))
         stream = with_own_errors(tiered_threads(tiers_of(self.tiers), query))
         return driver_over(self.tiers).stream(until(is_over, stream))
 
@@ -114,7 +114,7 @@ class Source:
 
         def names_there() -> Iterator[str]:
             stream = until(lambda: time.monotonic() > end, listing.scan_threads(self._context))
-            for other in driver_of(self._hot).stream(stream):
+            for other in driver_of(self.hot).stream(stream):
                 if len(other) <= _NEAR_LENGTH:
                     if name.lower() in other.lower() and len(containing) < _MAX_LISTED:
                         containing.append(other)
@@ -125,7 +125,7 @@ class Source:
 
     def in_redis(self, name: str) -> ThreadInfo | None:
         """Return the information about a thread in Redis alone. Cost: one round trip."""
-        return driver_of(self._hot).run(threads.get_thread(self._context, name))
+        return driver_of(self.hot).run(threads.get_thread(self._context, name))
 
     # -- checkpoints without their values
 
@@ -155,7 +155,7 @@ class Source:
 
         Pending writes of up to `longest` bytes are read. Cost: one round trip or two.
         """
-        return driver_of(self._hot).run(auditing.measured(self._context, address.thread_id, address, longest))
+        return driver_of(self.hot).run(auditing.measured(self._context, address.thread_id, address, longest))
 
     def costs(
         self, thread: str, is_over: Callable[[], bool], longest: int
@@ -176,7 +176,7 @@ class Source:
         return list(islice(self._stream(auditing.writes(self._context, thread, ns)), limit))
 
     def _stream(self, stream: Generator[Any, Any, None]) -> Iterator[Any]:
-        return driver_of(self._hot).stream(stream)
+        return driver_of(self.hot).stream(stream)
 
     # -- checkpoints
 
@@ -187,7 +187,7 @@ class Source:
             EndpointError: The thread could not be moved unchanged.
         """
         path, serde = folder / "thread", OpaqueSerializer()
-        saver = with_context(self._hot, self._context._replace(serde=serde))
+        saver = with_context(self.hot, self._context._replace(serde=serde))
         with ThreadFile.opened(path, serde, target=True) as target:
             report = migrate(saver, target, threads=[thread], sample=0, plain=True)
         if report.failed:
@@ -196,7 +196,7 @@ class Source:
 
     def copy(self, thread: str, target: str, newest: str) -> None:
         """Copy a thread in Redis, up to a checkpoint, over another one."""
-        driver_of(self._hot).run(copying.copy_thread(context_of(self._hot), thread, target, newest))
+        driver_of(self.hot).run(copying.copy_thread(context_of(self.hot), thread, target, newest))
 
     def ancestors(self, start: Address, end: float) -> Iterator[Entry]:
         """Iterate over a checkpoint in Redis and its ancestors. It ends early if one is gone, or at the time `end`.
@@ -247,12 +247,12 @@ class Source:
             return {}
         config = configs.to_config(address.thread_id, address.checkpoint_ns, address.checkpoint_id or "")
         wanted = list(channels)[:MAX_CHANNELS]
-        return driver_of(self._hot).run(delta.get_delta_channel_history(self._context, config, wanted))
+        return driver_of(self.hot).run(delta.get_delta_channel_history(self._context, config, wanted))
 
     def find(self, address: Address) -> CheckpointTuple | None:
         """Read a checkpoint from Redis, else from the cold saver. Without an id, read the newest of the namespace."""
         config: Any = configs.to_config(address.thread_id, address.checkpoint_ns, address.checkpoint_id or "")
-        in_redis = driver_of(self._hot).run(reading.get_tuple(self._context, config))
+        in_redis = driver_of(self.hot).run(reading.get_tuple(self._context, config))
         if self.tiers is None or (in_redis is not None and address.checkpoint_id):
             return in_redis
         if in_redis is None and self.saver.get_thread(address.thread_id) is None:
@@ -308,7 +308,7 @@ class Source:
     def channel(self, address: Address, channel: str) -> Any:
         """Read the value of a channel in a checkpoint in Redis. None if it has none. Cost: one round trip."""
         read = auditing.channel_value(self._context, address.thread_id, address, channel)
-        return driver_of(self._hot).run(read)
+        return driver_of(self.hot).run(read)
 
     def search(self, address: Address) -> CheckpointTuple:
         """Read a checkpoint, as `get` does. The address may have only the beginning or the end of the id.
@@ -340,7 +340,7 @@ class Source:
     def addresses(self, thread: str) -> list[Address]:
         """Return the checkpoints of a thread in Redis, by namespace and id. Cost: one round trip."""
         index, _ = self._context.keyspace.keys(thread)
-        members = driver_of(self._hot).run(_command("ZRANGEBYLEX", index, b"[c", b"(d"))
+        members = driver_of(self.hot).run(_command("ZRANGEBYLEX", index, b"[c", b"(d"))
         return [Address(thread, *names.components(member[1:])) for member in members]
 
     def _in_cold(self, address: Address) -> list[Address]:
@@ -353,14 +353,14 @@ class Source:
         """True if a checkpoint is in Redis. Cost: one round trip."""
         index, _ = self._context.keyspace.keys(address.thread_id)
         member = b"[" + names.checkpoint(address.checkpoint_ns, address.checkpoint_id or "")
-        return bool(driver_of(self._hot).run(_command("ZRANGEBYLEX", index, member, member)))
+        return bool(driver_of(self.hot).run(_command("ZRANGEBYLEX", index, member, member)))
 
     def children(self, address: Address) -> list[Address]:
         """Return the children among the next 50 checkpoints of the namespace in Redis. Cost: two round trips."""
         index, _ = self._context.keyspace.keys(address.thread_id)
         ns = names.component(address.checkpoint_ns)
         bounds = b"(c" + ns + names.component(address.checkpoint_id or ""), b"(c" + ns[:-1] + b"\1"
-        members = driver_of(self._hot).run(_command("ZRANGEBYLEX", index, *bounds, "LIMIT", 0, MAX_NEXT))
+        members = driver_of(self.hot).run(_command("ZRANGEBYLEX", index, *bounds, "LIMIT", 0, MAX_NEXT))
         if not members:
             return []
         upper = f"{names.name_of(members[-1][1 + len(ns) :])}\0"  # the smallest greater id
@@ -372,7 +372,7 @@ class Source:
 
         Cost: a round trip for each checkpoint in which such a channel has no snapshot.
         """
-        compared = compare(self._hot.serde, first, second)
+        compared = compare(self.hot.serde, first, second)
         lists = [self._lists(saved, compared.not_compared) for saved in (first, second) if compared.not_compared]
         chats = [
             name for name in compared.not_compared
@@ -382,7 +382,7 @@ class Source:
             return compared
         for saved, values in ((first, lists[0]), (second, lists[1])):
             saved.checkpoint["channel_values"].update((name, values[name]) for name in chats)
-        return compare(self._hot.serde, first, second)
+        return compare(self.hot.serde, first, second)
 
     def chats(self, saved: CheckpointTuple, channels: Sequence[str]) -> dict[str, Any]:
         """Return the `DeltaChannel`s that hold messages: those since the last snapshot, and in it. One round trip."""
@@ -400,7 +400,7 @@ class Source:
 
     def same(self, one: object, other: object) -> bool:
         """True if a comparison of checkpoints finds two values equal."""
-        return not differs(self._hot.serde, one, other)
+        return not differs(self.hot.serde, one, other)
 
     def _cold(self, method: str, arguments: Sequence[Any], options: dict[str, Any]) -> Any:
         if self.tiers is None:

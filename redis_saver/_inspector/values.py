@@ -77,6 +77,14 @@ def left(info: Any) -> str:
     return "never" if info.ttl is None else f"in {times.shown(timedelta(seconds=int(info.ttl.total_seconds())))}"
 
 
+def until(at: datetime | None) -> str:
+    """Return when something expires."""
+    if at is None:
+        return "never"
+    seconds = int((at - datetime.now(timezone.utc)).total_seconds())
+    return f"in {times.shown(timedelta(seconds=max(0, seconds)))}"
+
+
 def size(amount: int | None) -> str:
     """Return a number of bytes as text, with three digits."""
     if amount is None:

@@ -178,7 +178,7 @@ class DataKeys:
 
     def __init__(self, encryption: Encryption, prefix: str, kind: str) -> None:
         """Start without keys. The kind is that of `KeyContext`."""
-        self._encryption, self._prefix = encryption, prefix
+        self.encryption, self._prefix = encryption, prefix
         self.kind: str = kind
         self._reports = kind == "cache"
         """True if errors of the program's own code become ours, for callers that go on without this data key."""
@@ -232,7 +232,7 @@ class DataKeys:
             KeyUnavailable: The key that wrapped it is not there.
             DecodeError: It was changed, or the provider returned another data key. Nothing was sealed with that.
         """
-        keys, reading = self._encryption.keys, decoding_key(self.kind, name)
+        keys, reading = self.encryption.keys, decoding_key(self.kind, name)
         with reading:
             key_id, wrapped, *rest = unpack(stored[ID:])
             arguments = WrappedKey(names.decode(key_id), wrapped), KeyContext(self._prefix, self.kind, name)
@@ -332,12 +332,12 @@ class DataKeys:
         return self._asked(name, config) or kept
 
     def _asked(self, name: str, config: RunnableConfig | None) -> str | None:
-        key_for = None if self.kind == "cache" else self._encryption.key_for
+        key_for = None if self.kind == "cache" else self.encryption.key_for
         with self._foreign("key_for"):
             return key_for(name, config) if key_for else None
 
     def _wrap(self, name: str, data_key: bytes, own_id: bytes, key_name: str | None) -> Operation[Cipher]:
-        keys, cipher = self._encryption.keys, self._cipher(name, own_id, data_key)
+        keys, cipher = self.encryption.keys, self._cipher(name, own_id, data_key)
         arguments = data_key, KeyContext(self._prefix, self.kind, name), key_name
         with self._foreign("the provider of keys"):
             wrapped = yield Ask(keys.wrap, keys.awrap, arguments)
@@ -362,7 +362,7 @@ class DataKeys:
             raise KeyUnavailable(f"{what} failed: {error_text(error)}") from error
 
     def _cipher(self, name: str, stored: bytes, data_key: bytes) -> Cipher:
-        return Cipher(stored, data_key, names.encode(name), time.monotonic() + self._encryption.cache_seconds)
+        return Cipher(stored, data_key, names.encode(name), time.monotonic() + self.encryption.cache_seconds)
 
     def keep(self, name: str, cipher: Cipher) -> Cipher:
         """Remember the cipher of a thread or partition."""

@@ -108,7 +108,7 @@ class Entry:
 
     def item(self, context: Context, namespace: tuple[str, ...], key: str) -> VersionedItem:
         """Return the item as `get` returns it."""
-        value, (created, updated) = self.decoded(context, namespace, key), self._moments()
+        value, (created, updated) = self.decoded(context, namespace, key), self.moments()
         item = VersionedItem(value=value, key=key, namespace=namespace, created_at=created, updated_at=updated)
         item.version = self.version
         return item
@@ -116,11 +116,11 @@ class Entry:
     def search_item(self, context: Context, partition: Partition, score: float | None = None) -> VersionedSearchItem:
         """Return the item as `search` returns it."""
         namespace, key = namespace_and_key(partition, self.field)
-        item = VersionedSearchItem(namespace, key, self.decoded(context, namespace, key), *self._moments(), score)
+        item = VersionedSearchItem(namespace, key, self.decoded(context, namespace, key), *self.moments(), score)
         item.version = self.version
         return item
 
-    def _moments(self) -> tuple[datetime, datetime]:
+    def moments(self) -> tuple[datetime, datetime]:
         """Return the times of its creation and of its last put."""
         updated = _EPOCH + timedelta(microseconds=self.version)
         if self.created == self.version:
@@ -165,9 +165,14 @@ class Hit(NamedTuple):
     score: float | None = None
 
     @property
+    def name(self) -> tuple[tuple[str, ...], str]:
+        """Namespace and key of the item."""
+        return namespace_and_key(self.partition, self.entry.field)
+
+    @property
     def order(self) -> tuple[bool, float, int, tuple[str, ...], str]:
         """Sort by score, then by namespace and key. Items without a score come last, newest first."""
-        namespace, key = namespace_and_key(self.partition, self.entry.field)
+        namespace, key = self.name
         if self.score is None:
             return True, 0.0, -self.entry.version, namespace, key
         return False, -self.score, 0, namespace, key

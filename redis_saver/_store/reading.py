@@ -14,13 +14,14 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from redis_saver._common.display import shown
 from redis_saver._common.store_names import Partition
 from redis_saver._engine.replies import StoreReply
-from redis_saver._engine.requests import Argument, Command, Operation
+from redis_saver._engine.requests import Argument, Batch, Command, Operation
 from redis_saver._store import scripts
 from redis_saver._store.context import Place, StoreContext
 from redis_saver._store.items import CHECKSUM, Entry, Hit, entry_maker
@@ -119,19 +120,30 @@ def _list(context: StoreContext, partition: Partition, above: int, what: str) ->
 
 def all_versions(context: StoreContext, partition: Partition) -> Operation[dict[bytes, int]]:
     """Return the versions of all items by field, oldest first. One round trip per 4,000 items."""
-    versions: dict[bytes, int] = {}
+    return {name: version for name, (version, *_) in (yield from _numbers(context, partition, "versions")).items()}
+
+
+def all_sizes(context: StoreContext, partition: Partition) -> Operation[dict[bytes, int]]:
+    """Return the stored bytes of all items by field, with their vectors. One round trip per 4,000 items."""
+    return {name: size for name, (_, size) in (yield from _numbers(context, partition, "sizes")).items()}
+
+
+def _numbers(context: StoreContext, partition: Partition, what: str) -> Operation[dict[bytes, list[int]]]:
+    """Return the version of each item by field, oldest first, and with `sizes` also its bytes."""
+    numbers: dict[bytes, list[int]] = {}
     above, is_last = 0, 0
     while not is_last:
-        listing = yield from _list(context, partition, above, "versions")
+        listing = yield from _list(context, partition, above, what)
         if listing is None:
             break
         is_last = listing.is_last
         with reading_store(partition.keys[1]):
-            page = dict(zip(listing.items[::2], map(int, listing.items[1::2]), strict=True))
+            pairs = zip(listing.items[::2], listing.items[1::2], strict=True)
+            page = {name: [int(number) for number in text.split(b" ")] for name, text in pairs}
             if not is_last:
-                above = _checked_progress(above, max(page.values(), default=0))
-        versions.update(page)
-    return versions
+                above = _checked_progress(above, max((version for version, *_ in page.values()), default=0))
+        numbers.update(page)
+    return numbers
 
 
 def list_fields(context: StoreContext, partition: Partition, prefix: bytes = b"") -> Operation[list[bytes]]:
@@ -143,6 +155,30 @@ def _checked_progress(above: int, newest: int) -> int:
     if newest <= above:
         raise ValueError(f"the items above version {above} end at version {newest}, and more are to follow")
     return newest
+
+
+class Detail(NamedTuple):
+    """Stored bytes of an item, with its vectors, and the time at which it expires, if it does."""
+
+    bytes: int
+    expires_at: datetime | None
+
+
+def details(context: StoreContext, items: Sequence[tuple[tuple[str, ...], str]]) -> Operation[list[Detail]]:
+    """Return the details of items, by namespace and key. One round trip per 500 items. No key is needed."""
+    result: list[Detail] = []
+    for window in windows(items, FIELDS_PER_GET):
+        requests: list[Command] = []
+        for namespace, key in window:
+            place = context.places.of(namespace)
+            records, _, expiring, _, vectors, _ = place.partition.keys
+            pairs = ("HSTRLEN", records), ("HSTRLEN", vectors), ("ZSCORE", expiring)
+            requests += [Command((name, of, place.field(key)), (of,)) for name, of in pairs]
+        replies = yield Batch(requests)
+        for record, vector, deadline in zip(replies[::3], replies[1::3], replies[2::3], strict=True):
+            until = None if deadline is None else datetime.fromtimestamp(float(deadline) / 1000, timezone.utc)
+            result.append(Detail(record + vector, until))
+    return result
 
 
 # -- pages

@@ -115,6 +115,13 @@ def _best(context: StoreContext, labels: tuple[str, ...], wanted: _Search) -> Op
     return best
 
 
+def stored(context: StoreContext, labels: tuple[str, ...], limit: int, offset: int) -> Operation[list[Hit]]:
+    """Return the newest items of a namespace and its children as they are stored, which needs no key."""
+    plain = context._replace(values=context.values._replace(data_keys=None))
+    hits = yield from _best(plain, labels, _Search(None, None, Texts(), offset + limit))
+    return hits[offset:]
+
+
 def _by_server(context: StoreContext, labels: tuple[str, ...], wanted: _Search) -> Operation[list[Hit]]:
     """Return items ranked by the server's index, followed by items without vectors, newest first."""
     assert wanted.query is not None  # noqa: S101

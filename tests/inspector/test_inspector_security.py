@@ -23,7 +23,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from tests.support.servers import Server
 from tests.support.uniform import Uniform
 
-from redis_saver import AsyncRedisSaver, RedisSaver, TieredSaver, inspector
+from redis_saver import AsyncRedisSaver, RedisCache, RedisSaver, RedisStore, TieredSaver, inspector
 from redis_saver._client.clients import connect
 from redis_saver._inspector.pages import static_file
 
@@ -180,11 +180,16 @@ async def test_a_read_only_user_suffices_and_nothing_is_written(kind: Any) -> No
     with RedisSaver.from_conn_string(server.url, ttl=ttl) as made:
         make_thread(made, "waits")
         make_failed(made, "fails")
+        RedisStore(raw).put(("memories", "user-7", "deep"), "likes", {"n": 1})
+        RedisCache(raw).set({(("tools",), "k"): (1, None)})
         talking(made).invoke({"messages": [HumanMessage("hi")]}, config("delta"))
         with made.own("waits", by="worker 1", lease="1h"):
             raw.config_resetstat()
             async with browser(saver) as pages:
                 found = await crawled(pages)
+                assert ">likes</a>" in (await pages.get("/memory?ns=memories.user-7")).text
+                assert ">tools</td>" in (await pages.get("/caches")).text
+                assert (await pages.get("/item?ns=memories.user-7.deep&key=likes")).status_code == 200
                 assert "without a snapshot here" in (await pages.get("/checkpoint?thread=delta")).text
                 assert (await pages.get("/newer?id=waits&seen=")).status_code == 286
                 assert (await pages.get("/thread?id=waits&q=weather")).status_code == 200

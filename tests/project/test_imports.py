@@ -22,7 +22,17 @@ MAY_IMPORT = {
     "_migrate": {"_client", "_engine", "_storage", "_checkpoint", "_store", "encryption"},
     "_tiered": {"_engine", "_serde", "_storage", "_checkpoint", "encryption"},
     "_tiered_store": {"_engine", "_store", "_tiered"},
-    "_inspector": {"_engine", "_storage", "_checkpoint", "_migrate", "_tiered", "__init__"},
+    "_inspector": {
+        "_cache",
+        "_engine",
+        "_storage",
+        "_checkpoint",
+        "_migrate",
+        "_store",
+        "_tiered",
+        "_tiered_store",
+        "__init__",
+    },
     "_cli": {
         "_cache",
         "_client",

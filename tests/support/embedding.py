@@ -62,3 +62,7 @@ def best(distance: str, query: Sequence[float], items: dict[Any, Any], most: int
     """
     scored = [(name, max(score(distance, query, one) for one in rows)) for name, rows in items.items() if len(rows)]
     return sorted(scored, key=lambda one: (-one[1], one[0]))[:most]
+
+
+MODEL = Model()
+"""A model that a command can load by its name."""
