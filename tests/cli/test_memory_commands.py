@@ -34,7 +34,7 @@ class Place:
         assert main([*words, "--redis", self.url, "--prefix", self.prefix]) == code, self._capsys.readouterr()
         said = self._capsys.readouterr()
         self.err = said.err
-        text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "TIME", re.sub(r"\d+s ago", "AGO", said.out))
+        text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "TIME", re.sub(r"\d+ s ago", "AGO", said.out))
         return re.sub(r"(?<=\S) {2,}", "  ", text)
 
     def json(self, *words: str) -> list[Any]:
