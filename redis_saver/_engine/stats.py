@@ -41,8 +41,8 @@ class OperationStats:
     seconds: float = 0.0
     """Total duration of the calls in seconds, without the time that the caller spends between the items of an
     iterator."""
-    histogram: Mapping[float, int] = field(default_factory=dict)
-    """Number of calls by the upper bound of their duration in seconds. The last bound is infinite."""
+    histogram: Mapping[str, int] = field(default_factory=dict)
+    """Number of calls by the upper bound of their duration in seconds, as Prometheus writes it: `0.005` to `+Inf`."""
 
 
 _LOOKUPS = Instrument("remembered.lookups", "{lookup}", "Calls with a cached thread.")
@@ -181,7 +181,7 @@ def name_of(operation: Generator[Any, Any, Any]) -> str:
 
 def _stats_of(numbers: Sequence[Any]) -> OperationStats:
     errors, seconds, *buckets = numbers
-    histogram = dict(zip((*BOUNDS, float("inf")), buckets, strict=True))
+    histogram = dict(zip((*map(str, BOUNDS), "+Inf"), buckets, strict=True))
     return OperationStats(sum(buckets), errors, seconds, histogram)
 
 

@@ -147,7 +147,8 @@ class Pages:
         )  # fmt: skip
         self._environment.filters |= {
             "ago": ago, "left": left, "markdown": markdown, "moment": moment, "named": named, "owner": owner_text,
-            "size": size, "state": state_of, "until": until, "json": json.dumps, "visible": visible, "address": address_text, "query": query_of,
+            "size": size, "state": state_of, "until": until, "json": json.dumps, "visible": visible,
+            "address": address_text, "query": query_of,
             "duration": lambda seconds: times.shown(timedelta(seconds=int(seconds))),
         }  # fmt: skip
 

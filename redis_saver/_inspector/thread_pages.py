@@ -54,7 +54,8 @@ class ThreadPages:
         listing = list_threads(self._source, query, order, page * LISTED, lambda: time.monotonic() >= end)
         rows, opened = listing.threads[(page - 1) * LISTED :], _moment(arguments, "opened")
         return {
-            "listing": listing, "rows": rows, "said": self._said(rows), "opened": opened, "named": listing.damaged[:MAX_NAMED],
+            "listing": listing, "rows": rows, "said": self._said(rows), "opened": opened,
+            "named": listing.damaged[:MAX_NAMED],
             "page": page, "is_last": page == MAX_PAGES, "has_more": listing.count > page * LISTED, "wrong": "",
         }  # fmt: skip
 

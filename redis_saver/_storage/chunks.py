@@ -357,8 +357,8 @@ def _pieces(
         return whole.head, whole.pieces[kept:], kept
     if encoded.front + len(encoded.data) < cutter.OPENED:
         return None
-    # The first new piece begins with a message, so the same pieces come out as of the whole value. A chunk that ends with
-    # the front may have ended because the value did.
+    # The first new piece begins with a message, so the same pieces come out as of the whole value. A chunk that ends
+    # with the front may have ended because the value did.
     ends, kept, start = encoded.fingerprint.ends, len(last.chunks), end
     while kept and (not shares or start >= encoded.front or ends[bisect_left(ends, start)] != start):
         kept -= 1

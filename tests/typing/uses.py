@@ -186,7 +186,7 @@ RedisLLMCache(blocking)  # type: ignore[arg-type]
 
 counted: RedisStats = saver.stats()
 of_reads: OperationStats = counted.operations["get_tuple"]
-within: int = of_reads.histogram[0.005]
+within: int = of_reads.histogram["0.005"]
 for each in (saver, async_saver, tiered, cache, texts, RedisStore(blocking)):
     instrument(each, attributes={"service": "chats"})
 log_slow_calls(saver, 0.5, thread_ids=True)
