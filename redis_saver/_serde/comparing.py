@@ -199,7 +199,7 @@ class _Parts(NamedTuple):
 
 
 def _parts_of(value: Any, most: int, other: Any) -> _Parts:
-    """Return the parts of an object, at most about `most`. The parts of `other`, of the same class, have equal names."""
+    """Return the parts of an object, at most about `most`. Those of `other`, of the same class, have equal names."""
     kind: Any = type(value)
     if kind in _BY_REPR:
         return _Parts(repr(value))
