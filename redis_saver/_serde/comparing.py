@@ -28,7 +28,7 @@ from redis_saver._common.display import MAX_NAME, printable, shown
 from redis_saver._common.logs import Log
 from redis_saver.errors import value_changed
 
-_LOG = Log("redis_saver.checkpoint")
+_LOG = Log("redis_saver.serde")
 
 MAX_PARTS = 20_000
 """Maximum number of parts of a value that are compared."""

@@ -213,7 +213,7 @@ def said_by(caplog: pytest.LogCaptureFixture) -> dict[str, list[str]]:
     """Return the changes that were logged, by channel."""
     found: dict[str, list[str]] = {name: [] for name in VALUES}
     for record in caplog.records:
-        if record.name == "redis_saver.checkpoint":
+        if record.name == "redis_saver.serde":
             assert record.levelno == logging.WARNING
             change = record.getMessage().removeprefix("a value will not come back equal: ").removesuffix(LEADS_TO)
             found[change.split('"')[1]].append(change)
