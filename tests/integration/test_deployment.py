@@ -242,7 +242,7 @@ def test_a_streamed_answer_ends_with_its_client_or_its_ownership(tmp_path: Path,
             return reply
 
         begun("gone").close()
-        with saver.own("gone", on_busy="wait", wait=f"{SECONDS:.0f}s"):  # the node still waits, but the run was cancelled
+        with saver.own("gone", on_busy="wait", wait="90s"):  # the node still waits, but its run was cancelled
             assert stored("gone") == ["wait", "one "]
         with begun("taken") as reply:
             with saver.own("taken", on_busy="take"):
