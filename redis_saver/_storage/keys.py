@@ -178,7 +178,8 @@ class DataKeys:
 
     def __init__(self, encryption: Encryption, prefix: str, kind: str) -> None:
         """Start without keys. The kind is that of `KeyContext`."""
-        self.encryption, self._prefix = encryption, prefix
+        self.encryption: Encryption = encryption
+        self._prefix: str = prefix
         self.kind: str = kind
         self._reports = kind == "cache"
         """True if errors of the program's own code become ours, for callers that go on without this data key."""
