@@ -289,6 +289,7 @@ class Machine(RuleBasedStateMachine):
         for info in described:
             data = self.client_raw_data(info.thread_id)
             raw.check_counters(data)
+            raw.check_chunks(self.target, info.thread_id)
             assert info.bytes == raw.counters(data)["bytes"]
             assert info.checkpoints == sum(field[:1] == b"c" for field in data)
             assert info.checkpoints == sum(map(len, self.model.storage.get(info.thread_id, {}).values()))
