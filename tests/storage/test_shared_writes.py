@@ -142,7 +142,7 @@ async def test_random_fates_of_writes_change_no_value(target: Target, seed: int)
     chance, told = random.Random(seed), TaskInfo(target)
     savers = [target.uniform(cache_bytes=size) for size in (2**26, 2**26, 0)]
     ways, values = list(map(Way, savers)), {"v": [text(0)], "w": {"a": text(1, 3000)}}
-    await told.put(savers[0], 1, **values)
+    await told.put(savers[0], 1, run="run 1", **values)
     number = 1
     for step in range(25):
         which = chance.choice([0, 0, 0, 1, 2])
@@ -168,9 +168,11 @@ async def test_random_fates_of_writes_change_no_value(target: Target, seed: int)
             told.forget(lambda each, newest=number: each < newest)
         if fate == "deleted runs":
             await savers[1].delete_for_runs([f"run {number}"], force=True)
+            told.forget(lambda each, gone=number: each == gone)
             continue
         values = {"v": [*values["v"], *more][-chance.choice([9, 30]) :], "w": {**values["w"], f"k{step % 3}": more[0]}}
-        await told.put(uniform, number + 1, number if number in told.values else None, **values)
+        parent = number if number in told.values else None
+        await told.put(uniform, number + 1, parent, run=f"run {number + 1}", **values)
         number += 1
         told.same(await target.uniform().get_tuple(config()))
     await told.check(*savers)
