@@ -162,7 +162,10 @@ async def test_random_fates_of_writes_change_no_value(target: Target, seed: int)
         way.is_cut = False
         if fate == "forgotten":
             for key, dump in zip(keys, dumps, strict=True):
-                target.raw.restore(key, 0, dump, replace=True)
+                if dump is None:  # its only run was deleted
+                    target.raw.delete(key)
+                else:
+                    target.raw.restore(key, 0, dump, replace=True)
         if fate == "pruned":
             await savers[chance.choice([0, 1])].prune(["thread"], keep_last=1)
             told.forget(lambda each, newest=max(told.values, default=0): each < newest)
