@@ -100,8 +100,11 @@ class WriteHead(NamedTuple):
     path: str
     channel: str
     size: int
+    """Size as stored, in bytes, with its chunks."""
     value: Any = None
     """The value if it was asked for, is short, and could be decoded. Else None."""
+    chunks: Mapping[bytes, int] = {}
+    """Sizes of its chunks, by field. Values and other writes may share them."""
 
 
 class StoredSize(NamedTuple):
@@ -449,8 +452,9 @@ def _writes(
         write = chunked.Write(names.decode(path), task_id, int(index), names.decode(channel), kind, data)
         value = _preview(context, write, address, chunks, _UNPACKED * longest) if data else None
         below = chunked.reachable([data], chunks) if kind == chunked.IN_CHUNKS else ()
-        size = int(size) + sum(map(lengths.__getitem__, below))
-        heads.append(WriteHead(task_id, write.task_path, write.channel, size, value))
+        sizes = {field: lengths[field] for field in below}
+        total = int(size) + sum(sizes.values())
+        heads.append(WriteHead(task_id, write.task_path, write.channel, total, value, sizes))
     return heads
 
 

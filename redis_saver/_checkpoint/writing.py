@@ -501,16 +501,20 @@ def store_writes(
     ]  # fmt: skip
     for index, record in special.items():
         arguments += (index, record)
-    reply = yield by.call(*arguments, *_pairs(context, lacked))
-    if isinstance(reply, list) and len(reply) > 2 and len(lacked) < len(chunks):
-        cache.forget(data_key)
-        reply = yield by.call(*arguments, *_pairs(context, chunks))
-    if chunks and reply != PutReply.REFUSED:
-        with decoding("what put_writes answered about thread {!r}", address.thread_id):
-            if not isinstance(reply, list) or list(map(type, reply)) != [int, bytes]:
-                raise ValueError(f"{shown(reply)} is neither a number and a tag, nor a list of what was not sent")
-        reply, tag = reply
-        cache.note_stored(data_key, ns, before, end, tag)
+    tag = b""
+    try:
+        reply = yield by.call(*arguments, *_pairs(context, lacked))
+        if isinstance(reply, list) and len(reply) > 2 and len(lacked) < len(chunks):
+            cache.forget(data_key)
+            reply = yield by.call(*arguments, *_pairs(context, chunks))
+        if chunks and reply != PutReply.REFUSED:
+            with decoding("what put_writes answered about thread {!r}", address.thread_id):
+                if not isinstance(reply, list) or list(map(type, reply)) != [int, bytes]:
+                    raise ValueError(f"{shown(reply)} is neither a number and a tag, nor a list of what was not sent")
+            reply, tag = reply
+    finally:
+        if chunks:
+            cache.note_stored(data_key, ns, before, end, tag)
     return _written(context, address, task_id, writes, reply)
 
 

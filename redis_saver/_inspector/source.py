@@ -299,7 +299,7 @@ class Source:
         }  # fmt: skip
         writes = [
             (task, channel, f"{size:,} bytes, not read" if value is None and size > 1 else value)
-            for task, _, channel, size, value in entry.writes
+            for task, _, channel, size, value, _ in entry.writes
         ]
         parent = configs.to_config(thread, entry.ns, entry.parent) if entry.parent else None
         config = configs.to_config(thread, entry.ns, entry.id)

@@ -193,7 +193,7 @@ class ChannelCost:
     new: int = 0
     """Total of the bytes that each version added to the previous one."""
     written: int = 0
-    """Bytes of pending writes."""
+    """Bytes of pending writes that no value has, too."""
 
     @property
     def stored(self) -> int:
@@ -209,7 +209,7 @@ class CheckpointCost(NamedTuple):
     new: int
     """Bytes of values."""
     written: int
-    """Bytes of pending writes."""
+    """Bytes of pending writes that no value has, too."""
     channel: str | None
     """The channel that added most."""
 
@@ -238,7 +238,7 @@ class ThreadCost:
 def measured(source: Source, thread: str, seconds: float) -> ThreadCost:
     """Add up the bytes of a thread's checkpoints, newest first. Stops after `seconds`, but reads at least one page."""
     total, end = ThreadCost(), time.monotonic() + seconds
-    by_name, tokens = dict[tuple[str, str], ChannelCost](), dict[str, int]()
+    by_name, tokens, counted = dict[tuple[str, str], ChannelCost](), dict[str, int](), set[bytes]()
 
     def is_over() -> bool:
         total.is_partial = total.looked > 0 and time.monotonic() >= end
@@ -262,9 +262,13 @@ def measured(source: Source, thread: str, seconds: float) -> ThreadCost:
                     cost.versions += 1
                     cost.new += size.new
             new = sum(added.values())
-            for write in entry.writes:
-                cost_of(entry, write.channel).written += write.size
-                added[write.channel] = added.get(write.channel, 0) + write.size
+            for stored in entry.sizes.values():
+                counted.update(stored.chunks)
+            for write in entry.writes:  # a value of a child, which came before, may have its chunks
+                shared = sum(size for chunk, size in write.chunks.items() if chunk in counted)
+                counted.update(write.chunks)
+                cost_of(entry, write.channel).written += write.size - shared
+                added[write.channel] = added.get(write.channel, 0) + write.size - shared
             most = max(added, key=added.__getitem__, default=None)
             where = Address(thread, entry.ns, entry.id)
             yield CheckpointCost(where, entry.step, new, sum(added.values()) - new, most)

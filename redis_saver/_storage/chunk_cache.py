@@ -331,22 +331,22 @@ class ChunkCache:
         self._store(thread, known._replace(sent=end) if before else known)
 
     def note_stored(self, thread: bytes, ns: str, before: bytes, end: bytes, tag: bytes) -> None:
-        """Note that pending writes were stored.
+        """Note that the call that sent pending writes has ended, so that no put waits for them any more.
 
         Args:
             thread: The key of the thread's data.
             ns: Their namespace.
             before: As `note_sent` took it.
             end: As `note_sent` took it.
-            tag: The tag that proves their chunks. Empty: the thread had another one than `before`.
+            tag: The tag that proves their chunks. Empty: the thread had another one than `before`, or the call failed.
         """
-        known = self._threads.get(thread, NOTHING)
-        sent = b"" if known.sent == end else known.sent
-        if tag and before and known.tag.endswith(before):
-            self._store(thread, known._replace(tag=tag, sent=sent))
-        elif not tag and (version := known.versions.get((ns, WRITTEN))):
+        if (known := self._threads.get(thread)) is None:
+            return
+        if not tag and (version := known.versions.get((ns, WRITTEN))):
             version.chain = 0
-            self._store(thread, known._replace(sent=sent))
+        is_proven = tag and before and known.tag.endswith(before)
+        sent = b"" if known.sent == end else known.sent
+        self._store(thread, known._replace(tag=tag if is_proven else known.tag, sent=sent))
 
     def remember_history(
         self, thread: bytes, ns: str, point: KnownPoint, used: Collection[bytes], seen: Update

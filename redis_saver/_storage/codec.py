@@ -32,6 +32,7 @@ Chunks = Mapping[bytes, bytes]
 NOTHING: Mapping[ChannelKey, Version] = {}
 NO_CHUNKS: Chunks = {}
 
+_VALUE, _WRITE = "the value of channel {!r}", "a write to channel {!r}"
 _LONG = 64_000
 """Size in bytes from which a value is decoded without a copy, if the serializer can do that."""
 
@@ -47,7 +48,8 @@ def encode_value(context: Context, value: Any, channel: str, before: Stored | No
             encoded = EncodedValue(*_dumped(context, value))
         else:
             encoded = dumps_rest(context.serde, value, before.fingerprint if before else None)
-        if (stored := _cut(context, encoded, channel, before)) is not None:
+        _check_size(context, encoded, _VALUE, channel)
+        if (stored := _cut(context, encoded, _VALUE, channel, before)) is not None:
             return stored
         if encoded.front:
             return encode_value(context, value, channel)
@@ -55,7 +57,7 @@ def encode_value(context: Context, value: Any, channel: str, before: Stored | No
         raise
     except Exception as error:
         raise encoding("channel {!r}", channel).of(error) from error
-    kind, data = _whole(context, encoded, "the value of channel {!r} has {} bytes", channel)
+    kind, data = _whole(context, encoded)
     return Stored(b"%d:%b%b" % (len(kind), kind, data), {})
 
 
@@ -65,39 +67,40 @@ def _dumped(context: Context, value: Any) -> tuple[str, bytes]:
     return kind, bytes(data)
 
 
-def _whole(context: Context, encoded: EncodedValue, too_long: str, channel: str) -> tuple[bytes, bytes]:
-    """Return the type and bytes of a value or pending write that is stored whole, compressed if the saver compresses.
+def _check_size(context: Context, encoded: EncodedValue, what: str, channel: str) -> None:
+    """Check the size of a value or pending write, as `what` names it, before the work of cutting it.
 
     Raises:
-        LimitExceeded: It is too long. `too_long` has places for the channel and the size.
+        LimitExceeded: It is too long.
     """
+    if (size := encoded.front + len(encoded.data)) > context.limits.value_bytes:
+        limits.check(context.limits, "value_bytes", size, f"{what} has {{}} bytes", channel)
+
+
+def _whole(context: Context, encoded: EncodedValue) -> tuple[bytes, bytes]:
+    """Return the type and bytes of a value or pending write that is stored whole, compressed if the saver compresses."""
     kind, data = names.encode(encoded.type), encoded.data
-    if len(data) > context.limits.value_bytes:
-        limits.check(context.limits, "value_bytes", len(data), too_long, channel)
     return compression.smaller(kind, data) if context.compression is not None else (kind, data)
 
 
-def _cut(context: Context, encoded: EncodedValue, channel: str, before: Stored | None = None) -> Stored | None:
-    """Cut a value or a pending write into chunks. Return None if it is stored whole.
+def _cut(
+    context: Context, encoded: EncodedValue, what: str, channel: str, before: Stored | None = None
+) -> Stored | None:
+    """Cut a value or a pending write into chunks, as `what` names it. Return None if it is stored whole.
 
     Raises:
-        LimitExceeded: It is too long, has too many chunks, or too many levels of lists of chunks.
+        LimitExceeded: It has too many chunks, or too many levels of lists of chunks.
     """
     kind = chunked.PLAIN if context.compression is None else chunked.ZSTD
     if (stored := chunked.cut(encoded, kind, before, context.digest, context.gear)) is None:
         return None
-    levels, size, count = stored.levels, sum(map(len, stored.levels[0].chunks)), 0
+    levels, count = stored.levels, 0
     for level in levels:
         count += len(level.fields)
-    if size > context.limits.value_bytes:
-        limits.check(context.limits, "value_bytes", size, "the value of channel {!r} has {} bytes", channel)
     if count > limits.FIXED["chunks"]:
-        limits.check(context.limits, "chunks", count, "the value of channel {!r} has {} chunks", channel)
+        limits.check(context.limits, "chunks", count, f"{what} has {{}} chunks", channel)
     if len(levels) > limits.FIXED["depth"]:
-        depth = len(levels) - 1
-        limits.check(
-            context.limits, "depth", depth, "the value of channel {!r} has {} levels of lists of chunks", channel
-        )
+        limits.check(context.limits, "depth", len(levels) - 1, f"{what} has {{}} levels of lists of chunks", channel)
     return stored
 
 
@@ -276,14 +279,15 @@ def _encode_write(
     """Return the type and bytes of a pending write. Its chunks are added to `chunks`."""
     try:
         encoded = EncodedValue(*_dumped(context, value))
-        if chunks is not None and (stored := _cut(context, encoded, channel)) is not None:
+        _check_size(context, encoded, _WRITE, channel)
+        if chunks is not None and (stored := _cut(context, encoded, _WRITE, channel)) is not None:
             chunks |= stored.chunks
             return IN_CHUNKS, stored.value
     except RedisSaverError:
         raise
     except Exception as error:
-        raise encoding("a write to channel {!r}", channel).of(error) from error
-    return _whole(context, encoded, "a write to channel {!r} has {} bytes", channel)
+        raise encoding(_WRITE, channel).of(error) from error
+    return _whole(context, encoded)
 
 
 def decode_writes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 from typing import Any
 from urllib.parse import urlencode
@@ -69,6 +70,20 @@ async def test_costs_equal_those_of_each_channels_history(target: Target) -> Non
     assert [one.stored for one in found.largest] == sorted((one.stored for one in found.largest), reverse=True)
     with_names = {one.where.checkpoint_id: one for one in found.largest}
     assert with_names["000"].channel == "texts", "in the first checkpoint the whole list is new"
+
+
+async def test_a_result_that_is_a_write_and_a_value_costs_once(target: Target) -> None:
+    uniform, result = target.uniform(), random.Random(0).randbytes(20_000)
+    first = await put(uniform, config("t"), {"v": [b"1"]})
+    await uniform.put_writes(first, [("v", [result])], "task")
+    await uniform.put_writes(first, [("v", [result])], "other task")
+    pending = await asyncio.to_thread(thread_pages.measured, Source(uniform.saver), "t", 600)
+    assert 20_000 < sum(one.stored for one in pending.channels) < 22_000
+    await put(uniform, first, {"v": [b"1", result]}, versions={"v": "2"})
+    found = await asyncio.to_thread(thread_pages.measured, Source(uniform.saver), "t", 600)
+    (channel,) = found.channels
+    assert channel.new > 20_000 and channel.written < 1_000
+    assert sum(one.stored for one in found.largest) == channel.stored < 22_000
 
 
 async def test_checkpoint_sizes_equal_those_of_each_channels_history(target: Target) -> None:

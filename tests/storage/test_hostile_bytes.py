@@ -570,11 +570,16 @@ TOO_MUCH: dict[str, tuple[str, Callable[[Uniform, Any], Any]]] = {
             config("t"), checkpoint({"a": [f"{n:0600}" for n in range(25)]}), {}, {"a": "1"}
         ),
     ),
+    "write": ("value_bytes", lambda uniform, where: uniform.put_writes(where, [("a", "x" * 20_001)], "t")),
+    "write in chunks": ("value_bytes", lambda uniform, where: uniform.put_writes(where, [("a", BIG)], "t")),
+    "chunks of a write": (
+        "chunks",
+        lambda uniform, where: uniform.put_writes(where, [("a", [f"{n:0600}" for n in range(25)])], "t"),
+    ),
     "writes": ("writes", lambda uniform, where: uniform.put_writes(where, [("a", 1)] * 5, "task")),
     "task": ("name_bytes", lambda uniform, where: uniform.put_writes(where, [("a", 1)], "t" * 65)),
     "task path": ("name_bytes", lambda uniform, where: uniform.put_writes(where, [("a", 1)], "t", "p" * 65)),
     "write's channel": ("name_bytes", lambda uniform, where: uniform.put_writes(where, [("a" * 65, 1)], "t")),
-    "write": ("value_bytes", lambda uniform, where: uniform.put_writes(where, [("a", "x" * 20_001)], "t")),
     "copy": ("name_bytes", lambda uniform, where: uniform.copy_thread("thread", "t" * 65)),
 }
 
@@ -591,9 +596,11 @@ async def test_a_call_over_a_limit_is_refused_before_anything_is_sent(
     keys, holds = target.keys(), target.raw.hgetall(data_of(target))
     commands = target.raw.info("stats")["total_commands_processed"]
     remedy = r"Store less in one call" if limit in FIXED else rf"limits=Limits\({limit}=\d+\)"
+    about = {"value": "the value of channel 'a'", "write": "a write to channel 'a'"}
+    begins = about["write" if "write" in what else "value"] if limit in ("value_bytes", "chunks") else ""
     with monkeypatch.context() as lower:
         lower.setattr(limits, "FIXED", FIXED)
-        with pytest.raises(LimitExceeded, match=rf"the limit is [0-9,]+\. Nothing was written.*{remedy}"):
+        with pytest.raises(LimitExceeded, match=rf"{begins}.*the limit is [0-9,]+\. Nothing was written.*{remedy}"):
             await call(small, where)
     assert target.raw.info("stats")["total_commands_processed"] == commands + 1
     assert (target.keys(), target.raw.hgetall(data_of(target))) == (keys, holds)

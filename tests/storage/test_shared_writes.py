@@ -35,9 +35,12 @@ class Way:
         """Requests that did not arrive."""
         self.proven: list[bool] = []
         """For each put, whether it named the thread's tag."""
+        self.pauses = 0
+        """How often a put waited for pending writes."""
         Around(uniform.saver, self.around)
 
     def around(self, request: Any) -> Any:
+        self.pauses += isinstance(request, Sleep)
         if script_of(request) is scripts.PUT:
             self.proven.append(request.arguments[8] != b"")
         if self.is_cut and script_of(request) is scripts.PUT_WRITES:
@@ -131,6 +134,7 @@ async def test_a_put_does_not_rely_on_writes_that_are_not_there(target: Target, 
         await told.put(uniform, number, newest, v=["a" * 900, result, *["c" * 900] * number])
         if fate == "late" and way.lost:
             await ran(target.uniform(), repeated(way.lost.pop()))
+    assert way.pauses == 0  # for writes whose call has ended
     await told.check(uniform, target.uniform())
     check_sound(target)
 
