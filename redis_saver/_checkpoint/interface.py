@@ -477,7 +477,11 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
             ValueError, TypeError: An argument is invalid.
         """
         terms = Terms.of(thread_id, lease, on_busy, wait, by, run_id)
-        return Ownership(terms, self._rules, self._owner_driver, self._driver, self._take)
+
+        def taking(terms: Terms, nonce: str) -> Generator[Any, Any, Record]:
+            return self._counting.call(self._take(terms, nonce), "own")
+
+        return Ownership(terms, self._rules, self._owner_driver, self._driver, taking)
 
     @keywords.checked
     def threads(

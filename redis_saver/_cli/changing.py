@@ -235,20 +235,25 @@ def _delete(servers: Servers, threads: list[str], *, yes: bool = False, as_json:
         for thread in names:
             savers.refuse_cold_backed(thread, "deleted")
         about = (f"{screen.named(thread)}: {_description(_find(savers, thread))}" for thread in names)
-        if not confirmed(about, "Delete?", yes=yes):
+        if not confirmed(about, "Delete?", "deleted", yes=yes):
             return 0
         return _each(names, delete, "deleted", {"deleted": True}, as_json=as_json)
 
 
-def confirmed(about: Iterable[str], question: str, *, yes: bool) -> bool:
-    """Ask a user on a terminal, unless `yes` is set. True if the answer is yes.
+def confirmed(about: Iterable[str], question: str, done: str, *, yes: bool) -> bool:
+    """Ask a user on a terminal, unless `yes` is set. True if the answer is yes, and the caller may go on.
+
+    Args:
+        about: What it is about, a line each.
+        question: The question.
+        done: What then happens, in messages: "deleted".
+        yes: True: do not ask.
 
     Raises:
         EndpointError: There is no terminal.
     """
     if yes:
         return True
-    done = "deleted" if question == "Delete?" else "cleared"
     if not sys.stdin.isatty():
         raise EndpointError(f"this is no terminal, so nobody can confirm: add --yes. Nothing was {done}")
     for each in about:

@@ -20,7 +20,7 @@ from redis_saver._cli.options import EVERY, JSON, MAX_NUMBER, command
 from redis_saver._cli.servers import Servers
 from redis_saver._common.display import counted, printable
 from redis_saver._inspector.memory import Branch, ItemRow, Labels, Memory, read_labels
-from redis_saver._inspector.values import ago, moment, until
+from redis_saver._inspector.values import ago, expiry, moment
 from redis_saver.errors import EndpointError
 
 _CODES = """Exit codes:
@@ -140,7 +140,7 @@ def _show_items(labels: Labels, rows: Sequence[ItemRow]) -> None:
         value = "-" if row.value is None else json.dumps(screen.plain(row.value), ensure_ascii=False)
         where = [_words(row.namespace[len(labels) :])] if below else []
         score = ["-" if row.score is None else f"{row.score:.3f}"] if scored else []
-        ends = [ago(row.updated_at), until(row.expires_at), f"{row.bytes:,}"]
+        ends = [ago(row.updated_at), expiry(row.expires_at), f"{row.bytes:,}"]
         cells.append([*where, screen.named(row.key), *score, screen.named(value), *ends])
     columns = [*(["namespace"] if below else []), "key", *(["score"] if scored else []), "value"]
     columns += ["updated", "expires", "bytes"]
@@ -178,7 +178,7 @@ def _item(
             return 1
         if delete:
             about = f"{_words(labels)} {screen.named(key)}: {counted(row.bytes, 'byte')}, updated {ago(row.updated_at)}"
-            if not confirmed([about], "Delete?", yes=yes):
+            if not confirmed([about], "Delete?", "deleted", yes=yes):
                 return 0
             memory.delete(labels, key)
             screen.show({"namespace": labels, "key": key, "deleted": True}, f"deleted: {about}", as_json=as_json)
@@ -189,7 +189,7 @@ def _item(
     screen.line(f"namespace  {_words(labels)}\nkey        {screen.named(key)}")
     for what, at in (("made", row.created_at), ("changed", row.updated_at)):
         screen.line(f"{what:11}{moment(at)} UTC ({ago(at)})")
-    screen.line(f"expires    {until(row.expires_at)}\nbytes      {row.bytes:,}")
+    screen.line(f"expires    {expiry(row.expires_at)}\nbytes      {row.bytes:,}")
     if row.value is None:
         screen.note(_NOT_READ.format(row.unreadable))
     else:
@@ -235,7 +235,7 @@ def _caches(
                 screen.emit(row)
         elif not as_json:
             screen.table(("namespace", "entries", "bytes"), cells, right=("entries", "bytes"))
-        if clear and confirmed([], "Clear?", yes=yes):
+        if clear and confirmed([], "Clear?", "cleared", yes=yes):
             memory.clear(rows)
             entries = sum(row.entries for row in rows)
             screen.show({"cleared": entries}, f"cleared entries: {entries:,}", as_json=as_json)

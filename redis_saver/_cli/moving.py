@@ -232,7 +232,7 @@ def _flush(
     *,
     redis: str | None = typer.Option(None, envvar="REDIS_URL", callback=note_url),
     postgres: str | None = typer.Option(None, envvar=["POSTGRES_URL", "DATABASE_URL"]),
-    prefix: str = "langgraph",
+    prefix: str = typer.Option("langgraph", envvar="REDIS_SAVER_PREFIX"),
     keys_file: str | None = None,
     interval: float = typer.Option("1s", parser=_above_zero),
     cold_history: ColdHistory = "all",

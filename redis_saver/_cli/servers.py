@@ -92,7 +92,7 @@ class Savers(NamedTuple):
         try:
             return self.source.thread(name)
         except ThreadNotFound as error:
-            own, there = context_of(self.hot).keyspace.prefix, our_prefixes(driver_of(self.hot))
+            own, there = context_of(self.hot).keyspace.prefix, our_prefixes(driver_of(self.hot), _SECONDS)
             others = ", ".join(shown(prefix) for prefix, _ in there.most_common(_PREFIXES) if prefix != own)
             hint = f"; there are threads under {others}: add --prefix" if others else ""
             raise ThreadNotFound(f"{error}. The prefix is {shown(own)}{hint}") from None
@@ -123,8 +123,8 @@ def _is_cold_backed(context: Context, name: str) -> Operation[bool]:
     return value is not None
 
 
-_PREFIXES = 6
-"""Maximum number of prefixes that an error names."""
+_PREFIXES, _SECONDS = 6, 2.0
+"""Maximum number of prefixes that an error names, and of seconds to look for them."""
 _CONNECTIONS = 4
 """Maximum number of a command's connections to Postgres in use."""
 

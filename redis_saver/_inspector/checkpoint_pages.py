@@ -28,7 +28,7 @@ from redis_saver._inspector.pages import (
     position_in,
     read_address,
 )
-from redis_saver._inspector.rows import OWN, PREVIEWED, task_state, triggered
+from redis_saver._inspector.rows import PREVIEWED, is_own, task_state, triggered
 from redis_saver._inspector.source import SECONDS, Source, elements_of
 from redis_saver._inspector.values import (
     CHILDREN,
@@ -97,7 +97,7 @@ class CheckpointPages:
         where = address(saved.config)
         parent = address(saved.parent_config) if saved.parent_config else None
         values, trees, children = saved.checkpoint["channel_values"], Trees(self._mask), self._source.children(where)
-        ordered = sorted(values, key=lambda name: (name.startswith(OWN), name))
+        ordered = sorted(values, key=lambda name: (is_own(name), name))
         costs = sorted(sizes.items(), key=lambda cost: -cost[1].bytes)
         return {
             "where": where, "parent": parent, "about": saved.metadata, "created": saved.checkpoint.get("ts") or "-",
@@ -182,19 +182,20 @@ class CheckpointPages:
 
         Of a stored chat it shows the newest turn. Another page has the older messages.
         """
-        at, messages = unpacked(value)
+        about, (at, messages) = {"name": name, "is_own": is_own(name)}, unpacked(value)
         if self._mask.hides(name) or not reads_as_chat(messages):
-            return {"name": name, "chat": None, "tree": trees.tree(name, value)}
+            return {**about, "chat": None, "tree": trees.tree(name, value)}
         asked = max((at for at, message in enumerate(messages_in(messages)) if message.type == "human"), default=0)
         first = max(0, len(messages) - CHILDREN, min(asked, len(messages) - FEW) if is_stored else 0)
         shown = chat(trees, messages, first, at)
         tokens = sum(map(used_tokens, messages_in(messages)))
-        return {"name": name, "chat": shown, "first": first, "at": at, "tokens": tokens, "older": max(0, asked - first)}
+        older = max(0, asked - first)
+        return {**about, "chat": shown, "first": first, "at": at, "tokens": tokens, "older": older}
 
     def _unreduced(self, trees: Trees, saved: CheckpointTuple, left_out: Collection[str]) -> list[Values]:
         """Show the last snapshot and later writes of channels without a value. Only the graph can reduce them."""
         values, versions = saved.checkpoint["channel_values"], saved.checkpoint["channel_versions"]
-        missing = [name for name in versions if name not in {*values, *left_out} and not name.startswith(OWN)]
+        missing = [name for name in versions if name not in {*values, *left_out} and not is_own(name)]
         large = self._small.large_histories(address(saved.config), missing)
         channels: list[Values] = [{"name": name, "size": size} for name, size in large.items()]
         missing = [name for name in missing if name not in large]
@@ -213,7 +214,7 @@ class CheckpointPages:
         tasks: dict[str, Values] = {}
         for task, channel, value in saved.pending_writes or ():
             one = tasks.setdefault(task, {"task": task, "writes": [], "questions": [], "errors": [], "tool": False})
-            one["writes"].append((channel, trees.tree(channel, value)))
+            one["writes"].append({"channel": channel, "is_own": is_own(channel), "tree": trees.tree(channel, value)})
             if channel == ERROR:
                 one["errors"].append(trees.tree(channel, value))
             elif channel == INTERRUPT:
@@ -221,7 +222,7 @@ class CheckpointPages:
                     one["questions"].append((trees.tree(channel, question), schema and trees.tree("schema", schema)))
             one["tool"] = one["tool"] or any(map(has_failed, messages_in(value)))
         for one in tasks.values():
-            state = task_state([channel for channel, _ in one["writes"]])
+            state = task_state([write["channel"] for write in one["writes"]])
             one["state"] = "caller" if one["task"] == _CALLER else state or ("tool failed" if one["tool"] else "done")
         return list(tasks.values())
 
@@ -271,10 +272,8 @@ class CheckpointPages:
         for diff in compared.channels:
             changes = [self._change(trees, diff.channel, change) for change in diff.changes[:CHILDREN]]
             more = max(0, len(diff.changes) - CHILDREN)
-            is_own = diff.channel.startswith(OWN)
-            channels.append(
-                {"name": diff.channel, "is_own": is_own, "kind": diff.kind, "changes": changes, "more": more}
-            )
+            about = {"name": diff.channel, "is_own": is_own(diff.channel), "kind": diff.kind}
+            channels.append({**about, "changes": changes, "more": more})
         of_both = address(first.config), address(second.config)
         name = of_both[1].thread_id
         return {"name": name, "places": of_both, "channels": channels, "not_compared": compared.not_compared}

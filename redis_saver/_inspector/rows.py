@@ -112,7 +112,7 @@ def read_moment(text: str) -> datetime:
 
 PREVIEWED = 16_000
 """Maximum size in bytes of a pending write that is read for previews."""
-OWN = ("__", "branch:", "join:")
+_OWN = ("__", "branch:", "join:")
 """Prefixes of the names of LangGraph's own channels."""
 _BRANCH, _JOIN, _START = "branch:to:", "join:", "__start__"
 _RETURNED = "__end__"
@@ -308,6 +308,12 @@ def _row(entry: Entry, parent: Entry | None, hides: Hides, *, is_continued: bool
     )  # fmt: skip
 
 
+def _messages_of(write: WriteHead) -> Sequence[BaseMessage]:
+    """Return the messages of a write. LangGraph's `messages` reducer makes a text a message of a human."""
+    is_text = write.channel == "messages" and isinstance(write.value, str)
+    return messages_in([write.value] if is_text else write.value)
+
+
 def _failed_tools(value: Any) -> list[BaseMessage]:
     """Return the errors of tools at the end of a value. Earlier ones were answered, so they are not new."""
     last = itertools.takewhile(lambda message: message.type == "tool", reversed(messages_in(value)))
@@ -320,8 +326,15 @@ def tokens_of(entry: Entry, values: Iterable[Any]) -> dict[str, int]:
     return {str(each.id or (entry.ns, entry.id, at)): used_tokens(each) for at, each in enumerate(messages)}
 
 
+def is_own(channel: str) -> bool:
+    """True for a channel with which LangGraph works, and which holds nothing of the user's or of their tasks."""
+    return channel.startswith(_OWN) and channel not in _OF_USERS
+
+
 _SPECIAL = {INTERRUPT: "waits", RESUME: "answered", ERROR: "failed"}
 """Verbs for LangGraph's channels of questions, answers and errors."""
+_OF_USERS = {*_SPECIAL, _RETURNED, "__previous__", "__return__", "__root__"}
+"""Channels with such names that hold values of users: also results, and the state of functions and of single values."""
 
 
 def _answers(special: Sequence[WriteHead], channel: str, hides: Hides) -> Iterator[str]:
@@ -332,16 +345,16 @@ def _answers(special: Sequence[WriteHead], channel: str, hides: Hides) -> Iterat
 
 
 def _preview(entry: Entry, parent: Entry | None, made: Sequence[WriteHead], hides: Hides) -> str:
-    its_own = [write for write in made if not write.channel.startswith(OWN) or write.channel == _RETURNED]
+    its_own = [write for write in made if not write.channel.startswith(_OWN) or write.channel == _RETURNED]
     for write in reversed(its_own):
-        if not hides(write.channel) and (messages := messages_in(write.value)):
+        if not hides(write.channel) and (messages := _messages_of(write)):
             return gist(messages[-1], hides)
     if its_own:
         shown_here = [_written(write, hides) for write in its_own[:_CHANNELS]]
         return ", ".join([*shown_here, *(["…"] if len(its_own) > _CHANNELS else ())])
     before = parent.versions if parent else {}
     changed = [name for name, version in entry.versions.items() if version != before.get(name)]
-    changed = [name for name in changed if not name.startswith(OWN)] if parent or entry.parent is None else []
+    changed = [name for name in changed if not name.startswith(_OWN)] if parent or entry.parent is None else []
     return f"{', '.join(sorted(changed)[:_CHANNELS])} changed" if changed else ""
 
 

@@ -18,7 +18,7 @@ from redis_saver._common.config import Address
 from redis_saver._common.display import shown
 from redis_saver._inspector import health
 from redis_saver._inspector.pages import NO_CONTENT, Query, Refused, Values, needed, number, read_address
-from redis_saver._inspector.rows import ORDERS, PREVIEWED, drawn, list_threads, page_of, read_moment, tokens_of
+from redis_saver._inspector.rows import ORDERS, PREVIEWED, drawn, is_own, list_threads, page_of, read_moment, tokens_of
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.values import STATES, Hides, nothing, state_of, unmarked
 from redis_saver.errors import DecodeError, KeyUnavailable, ThreadNotFound
@@ -163,7 +163,9 @@ class ThreadPages:
         info, limit = self._source.thread(name), min(max(number(arguments, "limit"), ROWS), MAX_WRITES)
         writes = self._source.writes(name, arguments.get("ns"), limit + 1)
         more = min(limit * 2, MAX_WRITES) if len(writes) > limit < MAX_WRITES else None
-        return {"name": name, "info": info, "writes": writes[:limit], "more": more}
+        rows = [write for write in writes[:limit] if arguments.get("own") == "yes" or not is_own(write.channel)]
+        folded = len(writes[:limit]) - len(rows)
+        return {"name": name, "info": info, "writes": rows, "folded": folded, "more": more}
 
 
 def _mark(info: Any) -> str:

@@ -77,7 +77,7 @@ def left(info: Any) -> str:
     return "never" if info.ttl is None else f"in {times.shown(timedelta(seconds=int(info.ttl.total_seconds())))}"
 
 
-def until(at: datetime | None) -> str:
+def expiry(at: datetime | None) -> str:
     """Return when something expires."""
     if at is None:
         return "never"

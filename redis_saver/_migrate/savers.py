@@ -7,11 +7,14 @@ These outlines also have the tasks' paths.
 from __future__ import annotations
 
 import json
+import math
 import re
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import import_module
+from itertools import takewhile
 from typing import Any
 
 from langgraph.checkpoint.base import (
@@ -356,9 +359,11 @@ def check_empty(source: Any) -> None:
         raise EndpointError(f"{source.name} has no threads{under} to move. It has {text}")
 
 
-def our_prefixes(driver: Any) -> Counter[str]:
-    """Count the threads of each prefix on a server. Cost: a scan of all keys."""
-    matches = map(_OUR_DATA.fullmatch, driver.stream(listing.scan_keys(b"*}:data")))
+def our_prefixes(driver: Any, seconds: float = math.inf) -> Counter[str]:
+    """Count the threads of each prefix on a server. Cost: a scan of all keys, for up to `seconds`."""
+    end = time.monotonic() + seconds
+    keys = takewhile(lambda _: time.monotonic() < end, driver.stream(listing.scan_keys(b"*}:data")))
+    matches = map(_OUR_DATA.fullmatch, keys)
     return Counter(match[1].decode("utf-8", "backslashreplace") for match in matches if match)
 
 

@@ -78,7 +78,7 @@ def _check_size(context: Context, encoded: EncodedValue, what: str, channel: str
 
 
 def _whole(context: Context, encoded: EncodedValue) -> tuple[bytes, bytes]:
-    """Return the type and bytes of a value or pending write that is stored whole, compressed if the saver compresses."""
+    """Return the type and bytes of a value or pending write that is stored whole, compressed if that is set."""
     kind, data = names.encode(encoded.type), encoded.data
     return compression.smaller(kind, data) if context.compression is not None else (kind, data)
 

@@ -141,9 +141,9 @@ class Encryption:
             keys: A `Keyset`, or a `KeyProvider` of yours.
             key_for: Returns the name of the key for a new thread, such as its tenant's, from the thread's id and
                 LangGraph's config. The config is None in `copy_thread` and `rotate_keys`. If it then returns None, the
-                key keeps its name. A store passes the name of a new partition, and None. That name is the first two labels of
-                its namespaces, joined by `/`, such as `memories/user-1`. In a label, `%`, `{`, `}` and `/` are
-                percent-encoded. Caches always use the primary key.
+                key keeps its name. A store passes the name of a new partition, and None. That name is the first two
+                labels of its namespaces, joined by `/`, such as `memories/user-1`. In a label, `%`, `{`, `}` and `/`
+                are percent-encoded. Caches always use the primary key.
             cache_seconds: Time for which a process keeps an unwrapped data key. After it, a destroyed key is noticed.
             on_unavailable: What calls over several threads or partitions do if the key of one is unavailable. `"raise"`
                 raises `KeyUnavailable`. `"skip"` leaves it out, logs its name, and counts it in `stats()`. A call about

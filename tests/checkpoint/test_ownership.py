@@ -139,6 +139,19 @@ async def test_a_clock_that_jumps_back_lowers_no_epoch(target: Target) -> None:
                 await put(uniform, old, 2, first)
 
 
+async def test_attempts_to_own_a_thread_are_counted_with_their_waits(target: Target) -> None:
+    uniform = target.uniform()
+    async with owning(target.uniform()):
+        for options in ({}, {"on_busy": "wait", "wait": "60ms"}):
+            with pytest.raises(NotOwner):
+                async with owning(uniform, **options):
+                    pass
+    async with owning(uniform):
+        pass
+    owned = uniform.saver.stats().operations["own"]
+    assert (owned.calls, owned.errors) == (3, 2) and 0.06 <= owned.seconds < 30
+
+
 async def test_a_busy_thread_raises_not_owner(target: Target) -> None:
     uniform = target.uniform()
     async with owning(uniform, by="worker 7", run_id="run/7 %-") as given:
