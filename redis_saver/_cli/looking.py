@@ -64,7 +64,7 @@ def thread_table(infos: Sequence[Any], *, has_cold: bool, before: Mapping[str, i
     for info in infos:
         state, owner = state_of(info), "" if info.owner is None else owner_text(info.owner)
         row: list[str | Text] = [screen.named(info.thread_id), Text(state, STATES[state]), ago(info.updated_at)]
-        grown = info.checkpoints - (before or {}).get(info.thread_id, 0 if before else info.checkpoints)
+        grown = info.checkpoints - (before or {}).get(info.thread_id, info.checkpoints if before is None else 0)
         row += [f"{info.checkpoints:,}{f' ({grown:+,})' if grown else ''}", size(info.bytes), left(info)]
         row += [info.tier, f"{info.lacking:,}"] if has_cold else []
         rows.append([*row, *([owner] if is_owned else [])])
@@ -221,7 +221,7 @@ def _threads(
                 _orphan_table(listing.threads)
             else:
                 thread_table(listing.threads, has_cold=savers.has_cold, before=before)
-            before = before or {info.thread_id: info.checkpoints for info in listing.threads}
+            before = {info.thread_id: info.checkpoints for info in listing.threads} if before is None else before
             more = listing.count - len(listing.threads)
             not_shown = f", {more:,} of them not shown" if more else ""
             screen.note(f"{counted(listing.count, 'thread')}, {counted(listing.bytes, 'byte')}{not_shown}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple, TypeVar
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 
 from redis_saver._checkpoint.auditing import Entry, WriteHead, node_of, ran_between
@@ -310,8 +310,9 @@ def _row(entry: Entry, parent: Entry | None, hides: Hides, *, is_continued: bool
 
 def _messages_of(write: WriteHead) -> Sequence[BaseMessage]:
     """Return the messages of a write. LangGraph's `messages` reducer makes a text a message of a human."""
-    is_text = write.channel == "messages" and isinstance(write.value, str)
-    return messages_in([write.value] if is_text else write.value)
+    if write.channel == "messages" and isinstance(write.value, str):
+        return [HumanMessage(write.value)]
+    return messages_in(write.value)
 
 
 def _failed_tools(value: Any) -> list[BaseMessage]:

@@ -787,6 +787,24 @@ def test_watch_repeats_until_it_is_interrupted(place: Place, command: str, monke
     assert len(place.run(command, "--watch", "--json", code=130).splitlines()) == 2 and pauses == [2, 2]
 
 
+def test_watched_threads_show_what_came_since(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.put("a", 1, n=1)
+    pauses = list[float]()
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            raise KeyboardInterrupt
+        place.put("a", 2, n=2)
+        place.put("b", 1, n=1)
+
+    monkeypatch.setattr(screen.time, "sleep", sleep)
+    said = place.run("threads", "--watch", code=130)
+    assert re.search(r"^a .* 2 \(\+1\)  ", said, re.MULTILINE) and re.search(
+        r"^b .* 1 \(\+1\)  ", said, re.MULTILINE
+    ), said
+
+
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_stats_shows_trends_while_it_is_watched(
     place: Place, is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -823,6 +841,11 @@ def commands() -> dict[str, Any]:
     for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
         made |= {f"{name} {each}": one for each, one in getattr(command, "commands", {}).items()} or {name: command}
     return made
+
+
+def test_every_command_takes_the_prefix_from_the_environment() -> None:
+    prefixes = [each for one in commands().values() for each in one.params if each.name == "prefix"]
+    assert len(prefixes) > 20 and {each.envvar for each in prefixes} == {"REDIS_SAVER_PREFIX"}
 
 
 @pytest.mark.parametrize("name", ["", *sorted(commands())])

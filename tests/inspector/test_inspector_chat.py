@@ -102,6 +102,28 @@ async def test_messages_are_shown_however_they_are_written() -> None:
     assert said == [("human", "first"), ("ai", "second"), ("human", "third")]
 
 
+async def test_channels_of_langgraph_itself_are_folded() -> None:
+    saver, builder = embedded(), StateGraph(MessagesState)
+    builder.add_node("one", lambda _: {"messages": "a text"}).add_node("two", lambda _: {"messages": []})
+    graph = builder.add_edge(START, "one").add_edge("one", "two").compile(checkpointer=saver, interrupt_after=["one"])
+    graph.invoke({"messages": "hello"}, config("t"))
+    async with browser(saver) as client:
+        every = (await client.get("/checkpoint?thread=t")).text
+        parent = re.search(r'href="([^"]+)">Parent<', every)
+        before = (await client.get(unescape(parent[1]))).text if parent else ""
+        few, more = [(await client.get(f"/writes?thread=t{own}")).text for own in ("", "&own=yes")]
+        tree = (await client.get("/thread?id=t")).text
+    folded = re.compile(
+        r"<details class=\"fold\"><summary>LangGraph's own channels</summary>(.*?)</details>", re.DOTALL
+    )
+    for text, its_own in ((every, "branch:to:two"), (before, "branch:to:two")):
+        assert any(its_own in part for part in folded.findall(text))
+        assert its_own not in folded.sub("", text).partition('id="cost"')[0] and "messages" in folded.sub("", text)
+    assert "branch:to:two" not in few and "branch:to:two" in more
+    assert "writes to LangGraph's own channels are left out" in few and "left out" not in more
+    assert "human: a text" in tree, "the reducer makes a text a message of a human"
+
+
 async def test_a_question_reads_as_its_text() -> None:
     saver, builder = embedded(), StateGraph(MessagesState)
     builder.add_node("ask", lambda _: {"messages": [interrupt({"question": "refund?"})]}).add_edge(START, "ask")
