@@ -1,0 +1,93 @@
+"""`doctor --cold`: whether a saver can be the cold tier."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pkgutil
+import sys
+from contextlib import AsyncExitStack, closing
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver
+from redis_saver._cli.servers import Cold, postgres_url
+from redis_saver._common.display import counted, error_text, shown
+from redis_saver._inspector.health import Finding
+from redis_saver._tiered.saver import AsyncTieredSaver, TieredSaver
+from redis_saver._tiered.trial import tried
+from redis_saver.errors import EndpointError
+
+_KEPT = "5m"
+"""TTL of the trial's threads, in case the command is killed."""
+
+
+async def of_cold(url: str, prefix: str, named: str) -> list[Finding]:
+    """Try a cold saver over a server, under prefixes of its own.
+
+    Args:
+        url: The server's URL.
+        prefix: Beginning of these prefixes.
+        named: A URL of Postgres, or `MODULE:NAME`.
+
+    Raises:
+        EndpointError: There is no such saver.
+    """
+    async with AsyncExitStack() as stack:
+        cold, is_async = await _opened(named, stack)
+        kind = type(cold).__name__
+        hots = list[Any]()
+        for number in range(4):
+            options: Any = {"prefix": f"{prefix}:doctor-{os.urandom(8).hex()}-{number}", "ttl": _KEPT}
+            if is_async:
+                hots.append(await stack.enter_async_context(AsyncRedisSaver.from_conn_string(url, **options)))
+            else:
+                hots.append(stack.enter_context(RedisSaver.from_conn_string(url, **options)))
+        alone, *others = hots
+        try:
+            tiers = [AsyncTieredSaver(hot, cold) if is_async else TieredSaver(hot, cold) for hot in others]
+            questions, differences = await tried(alone, *tiers)
+        except Exception as error:  # noqa: BLE001 - a saver of others raises what it likes
+            remedy = f"run its setup(), or use another saver: {_PAGE}"
+            return [Finding("error", "cold", f"{kind} could not be tried: {error_text(error)}", remedy)]
+    if not differences:
+        what = f"{kind} can be cold: {counted(questions, 'answer')} are those of Redis after it has lost the thread"
+        return [Finding("ok", "cold", what)]
+    remedy = f"over this saver a conversation changes when Redis has lost it. Use another one: {_PAGE}"
+    return [
+        Finding("error", "cold", f"{kind}: {each.about}: {each.first} ({counted(each.answers, 'answer')})", remedy)
+        for each in differences
+    ]
+
+
+_PAGE = "docs/tiered.md#which-savers-can-be-cold"
+
+
+async def _opened(named: str, stack: AsyncExitStack) -> tuple[Any, bool]:
+    """Return a saver, and whether it is asynchronous.
+
+    Raises:
+        EndpointError: There is no such saver.
+    """
+    if "://" in named:
+        return stack.enter_context(closing(Cold(postgres_url(named) or "", 1, setup=False))).saver, False
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as `python -m` does
+    try:
+        made = pkgutil.resolve_name(named)
+        if not isinstance(made, BaseCheckpointSaver) and callable(made):
+            made = made()
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise EndpointError(
+            f"--cold {shown(named)}: write postgresql://... or MODULE:NAME. {error_text(error)}"
+        ) from error
+    is_async = False
+    if inspect.isawaitable(made):
+        made, is_async = await made, True
+    if not isinstance(made, BaseCheckpointSaver) and hasattr(made, "__aenter__"):
+        made, is_async = await stack.enter_async_context(made), True
+    elif not isinstance(made, BaseCheckpointSaver) and hasattr(made, "__enter__"):
+        made = stack.enter_context(made)
+    if not isinstance(made, BaseCheckpointSaver):
+        raise EndpointError(f"--cold {shown(named)} is {shown(made)}, and no LangGraph saver")
+    return made, is_async

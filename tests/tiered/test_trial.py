@@ -1,0 +1,155 @@
+"""The trial of a cold saver says what a saver changes, and nothing of one that changes nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from tests.support.tiering import Tiers
+from tests.support.uniform import Target
+
+from redis_saver._cli.main import main
+
+
+pytestmark = [
+    pytest.mark.parametrize("target_name", ["redis"], indirect=True),
+    pytest.mark.plain("it is of commands, which get no keys"),
+]
+
+
+class Forgetful(InMemorySaver):
+    """A saver with one fault. A subclass says which."""
+
+    def changed(self, saved: Any) -> Any:
+        return saved
+
+    def get_tuple(self, config: Any) -> Any:
+        saved = super().get_tuple(config)
+        return saved and self.changed(saved)
+
+    def list(self, config: Any, **options: Any) -> Any:
+        for saved in super().list(config, **options):
+            yield self.changed(saved)
+
+
+class OfMetadata(Forgetful):
+    def changed(self, saved: Any) -> Any:
+        kept = {name: saved.metadata[name] for name in ("source", "step", "parents")}
+        return saved._replace(metadata=kept)
+
+
+class OfNones(Forgetful):
+    def changed(self, saved: Any) -> Any:
+        values = {name: value for name, value in saved.checkpoint["channel_values"].items() if name != "nothing"}
+        return saved._replace(checkpoint={**saved.checkpoint, "channel_values": values})
+
+
+class OfVersions(Forgetful):
+    def changed(self, saved: Any) -> Any:
+        versions = {name: str(version) for name, version in saved.checkpoint["channel_versions"].items()}
+        return saved._replace(checkpoint={**saved.checkpoint, "channel_versions": versions})
+
+
+class OfNodes(Forgetful):
+    def changed(self, saved: Any) -> Any:
+        return saved._replace(checkpoint={**saved.checkpoint, "versions_seen": defaultdict(dict)})
+
+
+class OfParents(Forgetful):
+    def changed(self, saved: Any) -> Any:
+        return saved._replace(parent_config=None)
+
+
+class OfOrder(Forgetful):
+    def changed(self, saved: Any) -> Any:
+        return saved._replace(pending_writes=sorted(saved.pending_writes or (), key=lambda write: write[0]))
+
+
+class OfBefore(Forgetful):
+    def list(self, config: Any, **options: Any) -> Any:
+        return super().list(config, **{**options, "before": None})
+
+
+class OfDeletions(Forgetful):
+    def delete_thread(self, thread_id: str) -> None:
+        kept = dict(self.writes)
+        super().delete_thread(thread_id)
+        self.writes.update(kept)
+
+
+class Failing(Forgetful):
+    def put_writes(self, *_: Any, **__: Any) -> None:
+        raise OSError("the disk is full")
+
+
+FAULTS: dict[type[Any], str] = {
+    OfMetadata: "metadata",
+    OfNones: "values",
+    OfVersions: "versions of channels",
+    OfNodes: "versions that nodes have seen",
+    OfParents: "parents",
+    OfOrder: "pending writes",
+    OfBefore: "lists",
+    OfDeletions: "deletions",
+    Failing: "could not be tried: OSError: the disk is full",
+}
+
+
+def colds(url: str, path: Path) -> dict[str, Any]:
+    """Return names for `--cold`: savers, functions that return one, and context managers, sync and async."""
+    return {
+        "saver": InMemorySaver(),
+        "function": InMemorySaver,
+        "manager": lambda: SqliteSaver.from_conn_string(str(path / "a.db")),
+        "async_manager": lambda: AsyncSqliteSaver.from_conn_string(str(path / "b.db")),
+        "async_postgres": lambda: AsyncPostgresSaver.from_conn_string(url),
+        "postgres": lambda: PostgresSaver.from_conn_string(url),
+    }
+
+
+def tried(target: Target, cold: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> tuple[int, list[str]]:
+    """Return the command's exit code, and its lines about cold. `cold` is a URL, or stands in a module."""
+    if not isinstance(cold, str):
+        module = ModuleType("savers_of_a_test")
+        module.cold = cold  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        cold = "savers_of_a_test:cold"
+    command = ["doctor", "--redis", target.url, "--prefix", target.prefix, "--cold", cold]
+    code = main(command)
+    said = capsys.readouterr()
+    monkeypatch.undo()
+    assert all(target.raw.pttl(key) > 0 for key in target.keys())
+    lines = [line for line in said.out.splitlines() if "  cold  " in line]
+    return code, lines or said.err.splitlines()
+
+
+@pytest.mark.parametrize("kind", ["saver", "function", "manager", "async_manager", "postgres", "async_postgres"])
+def test_a_saver_that_changes_nothing_can_be_cold(
+    kind: str, tiers: Tiers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    code, lines = tried(tiers.target, colds(tiers.url, tmp_path)[kind], monkeypatch, capsys)
+    assert len(lines) == 1 and " can be cold: 10" in lines[0] and code in (0, 1), lines
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_a_saver_changes_is_named(
+    fault: type[Any], target: Target, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    code, lines = tried(target, fault, monkeypatch, capsys)
+    assert code == 1 and any(f"{fault.__name__}: {FAULTS[fault]}: " in line or FAULTS[fault] in line for line in lines)
+    assert len(lines) <= 2, lines  # a filter of metadata finds less, and histories follow parents
+
+
+@pytest.mark.parametrize("wrong", ["no_such_module:cold", "json:nothing", "json:loads", "mysql://host/db", "?"])
+def test_what_is_no_saver_is_refused(wrong: str, target: Target, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    code, lines = tried(target, wrong, monkeypatch, capsys)
+    assert code == 2 and "--" in lines[-1] and wrong.partition("//")[0] in lines[-1], lines
