@@ -156,7 +156,9 @@ def test_every_code_block_runs_unchanged(name: str, environment: dict[str, str],
     in_python = [block.text for block in page if block.language == "python"]
     for text in in_python if name in ALONE else filter(None, ["\n".join(in_python)]):
         (tmp_path / "page.py").write_text(text)
-        check(programs.run("page.py", environment=environment, folder=tmp_path))
+        done = programs.run("page.py", environment=environment, folder=tmp_path)
+        check(done)
+        assert name != "README.md" or " bytes, expires in 6d23h\n" in done.stdout
         if name == "README.md":  # also in a new interpreter without a server, as readers paste it
             without = {key: value for key, value in environment.items() if key != "REDIS_URL"}
             run([sys.executable, "page.py"], without, tmp_path)
