@@ -451,7 +451,7 @@ def value_changed(channel: str, changes: Sequence[object]) -> ValueChanged:
     return ValueChanged(
         f"the value of channel {shown(channel)} would not come back equal: {'; '.join(map(str, changes))}. Nothing was "
         "written. Store a type that comes back, such as a list instead of a tuple or the value of an enum "
-        "(docs/changing-state.md), or pass a serde= that keeps the type"
+        "(redis-saver docs changing-state), or pass a serde= that keeps the type"
     )
 
 

@@ -54,6 +54,13 @@ class ThreadInfo(NamedTuple):
     """The owner (`own`), also for a day after its lease, until somebody else takes the thread. None: nobody owns it."""
 
     @property
+    def expires(self) -> str:
+        """Text that says when it expires, as commands show it: `in 6d23h`, `never` or `pinned`."""
+        if self.pinned:
+            return "pinned"
+        return "never" if self.ttl is None else f"in {times.shown(timedelta(seconds=int(self.ttl.total_seconds())))}"
+
+    @property
     def orphaned(self) -> bool:
         """True if the owner's lease ended before the owner released the thread. So its run ended in the middle."""
         return self.owner is not None and self.owner.orphaned

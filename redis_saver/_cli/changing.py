@@ -22,7 +22,7 @@ from redis_saver._cli.options import EVERY, JSON, MAX_NUMBER, command, duration,
 from redis_saver._cli.servers import Savers, Servers, postgres_url, redis_url
 from redis_saver._common.config import Address
 from redis_saver._common.display import counted, printable, shown
-from redis_saver._inspector.values import ago, left
+from redis_saver._inspector.values import ago
 from redis_saver._migrate.opening import opened_cold, opened_store
 from redis_saver._store import store as stores
 from redis_saver._store.store import RedisStore
@@ -59,7 +59,7 @@ def _ttl(servers: Servers, thread: str, ttl: str | None = None, *, as_json: bool
             savers.saver.set_thread_ttl(thread, own_ttl)
         info = savers.thread(thread)
     fields = {"thread_id": thread, "ttl": info.ttl, "pinned": info.pinned}
-    screen.show(fields, f"{screen.named(thread)} expires: {left(info)}", as_json=as_json)
+    screen.show(fields, f"{screen.named(thread)} expires: {info.expires}", as_json=as_json)
     if is_cleared and info.ttl is None and not info.pinned:
         screen.note("an idle thread now stays forever. Its saver's TTL starts again with the next write")
     return 0

@@ -61,7 +61,7 @@ async def of_cold(url: str, prefix: str, named: str) -> list[Finding]:
     ]
 
 
-_PAGE = "docs/tiered.md#which-savers-can-be-cold"
+_PAGE = "redis-saver docs tiered#which-savers-can-be-cold"
 
 
 async def _opened(named: str, stack: AsyncExitStack) -> tuple[Any, bool]:

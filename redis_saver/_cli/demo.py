@@ -29,7 +29,6 @@ from redis_saver._client.urls import without_login
 from redis_saver._common import times
 from redis_saver._inspector.rows import PREVIEWED, text_tree, turns
 from redis_saver._inspector.source import Source
-from redis_saver._inspector.values import left
 from redis_saver._store.store import RedisStore
 
 _Agent: TypeAlias = Any
@@ -239,7 +238,7 @@ class Demo:
     def _status(self, saver: RedisSaver) -> None:
         info = Source(saver).thread(self.thread)
         line = f"{info.checkpoints} checkpoints, {info.bytes:,} bytes, {self._keys()} keys, "
-        line += "does not expire" if info.ttl is None else f"expires {left(info)}"
+        line += "does not expire" if info.ttl is None else f"expires {info.expires}"
         self.console.print(f"{line}{', waits for a human' if info.interrupted else ''}", style="bold magenta")
 
     def _keys(self) -> int:

@@ -25,7 +25,7 @@ from redis_saver._common.display import counted, printable, shown
 from redis_saver._inspector import picture
 from redis_saver._inspector.health import OTHER_PREFIX
 from redis_saver._inspector.rows import PREVIEWED, TreeRow, Turn, is_own, list_threads, page_of, text_tree
-from redis_saver._inspector.values import ago, gist, left, moment, nothing, owner_text, state_of
+from redis_saver._inspector.values import ago, gist, moment, nothing, owner_text, state_of
 from redis_saver._migrate.files import new_file
 from redis_saver.errors import EndpointError, ThreadNotFound
 
@@ -65,7 +65,7 @@ def thread_table(infos: Sequence[Any], *, has_cold: bool, before: Mapping[str, i
         state, owner = state_of(info), "" if info.owner is None else owner_text(info.owner)
         row: list[str | Text] = [screen.named(info.thread_id), Text(state, STATES[state]), ago(info.updated_at)]
         grown = info.checkpoints - (before or {}).get(info.thread_id, info.checkpoints if before is None else 0)
-        row += [f"{info.checkpoints:,}{f' ({grown:+,})' if grown else ''}", size(info.bytes), left(info)]
+        row += [f"{info.checkpoints:,}{f' ({grown:+,})' if grown else ''}", size(info.bytes), info.expires]
         row += [info.tier, f"{info.lacking:,}"] if has_cold else []
         rows.append([*row, *([owner] if is_owned else [])])
     screen.table(columns, rows, right=("checkpoints", "bytes", "lacking"))
@@ -81,7 +81,7 @@ def _orphan_table(infos: Sequence[Any]) -> None:
             ago(info.updated_at),
             f"{info.checkpoints:,}",
             size(info.bytes),
-            left(info),
+            info.expires,
         ]
         rows.append(row)
     columns = ("thread", "run", "lease ended", "owner", "updated", "checkpoints", "bytes", "expires")
@@ -274,7 +274,7 @@ def _about_thread(info: Any) -> Iterator[tuple[str, str]]:
     yield "updated", f"{info.updated_at.isoformat() if info.updated_at else '-'} ({ago(info.updated_at)})"
     yield "checkpoints", f"{info.checkpoints:,}"
     yield "bytes", size(info.bytes)
-    yield "expires", left(info)
+    yield "expires", info.expires
     if (owner := info.owner) is not None:
         lease = f", {times.shown(owner.lease_left)} of the lease left" if owner.lease_left else ""
         yield "owner", f"{owner_text(owner)}, since {owner.since.isoformat()}{lease}"

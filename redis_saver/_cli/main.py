@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         url = about["url"]
         text = without_password(str(error), url)
         if isinstance(error, NoPermissionError) or _SCRIPT_REFUSED in text:
-            text = f"{text.rstrip('.')}. This user lacks a right: docs/operations.md lists those that each use needs"
+            text = f"{text.rstrip('.')}. This user lacks a right: redis-saver docs operations#rights lists what each use needs"
         return _complain(text if text.startswith("url=") else f"{without_login(url)}: {text}")
     except KeyboardInterrupt:
         return 130

@@ -23,10 +23,9 @@ THREAD = "probe"
 """Thread of the keys that the probe uses."""
 _ROUNDS, _CALLS = 1000, 5
 """On Redis each call takes about a millisecond."""
-_RIGHTS = "allow the commands of docs/operations.md#rights"
 _REFUSED = "NOPERM|NoPermission|no permission"
 _REMEDIES = {
-    _REFUSED: f"the user's rights do not suffice: {_RIGHTS}",
+    _REFUSED: "the user's rights do not suffice: redis-saver docs operations#rights lists what to allow",
     r"unknown (redis )?command .?.?eval|script\w* (support )?(is )?(not|dis)|engine": (
         "it runs no Lua scripts. Turn them on (Garnet: --lua and --lua-transaction-mode; Valkey: load the module lua), "
         "or use another server"

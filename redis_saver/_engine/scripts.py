@@ -14,9 +14,11 @@ _RULES = re.compile(r"^-- Rules: (.*)\.$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 
 
-def _folder() -> Path:
+def folder(name: str) -> Path:
+    """Return a folder of the checkout, such as `lua`. A wheel has it inside the package, as `_lua`."""
     package = Path(__file__).parent.parent
-    return package / "_lua" if (package / "_lua").is_dir() else package.parent / "lua"
+    inside = package / f"_{name}"
+    return inside if inside.is_dir() else package.parent / name
 
 
 class Script(NamedTuple):
@@ -47,7 +49,7 @@ def load(path: str) -> Script:
 
 
 def _read(path: str) -> str:
-    return (_folder() / f"{path}.lua").read_text("utf-8")
+    return (folder("lua") / f"{path}.lua").read_text("utf-8")
 
 
 def _included(source: str, files: set[str]) -> str:

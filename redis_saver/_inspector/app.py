@@ -44,7 +44,7 @@ from redis_saver._inspector.pages import (
 )
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.thread_pages import ThreadPages
-from redis_saver._inspector.values import Mask, left, nothing, size
+from redis_saver._inspector.values import Mask, nothing, size
 from redis_saver._store.store import Store
 from redis_saver.errors import ColdTimeout, DecodeError, EncodeError, RedisSaverError, ThreadNotFound
 
@@ -246,7 +246,7 @@ def _planned(source: Source, thread: str, form: Mapping[str, str]) -> _Change:
     has = _amount(info.checkpoints, info.bytes)
     if what in ("pin", "unpin"):
         kept = "It will not expire until it is unpinned" if what == "pin" else "The saver's TTL will count from now"
-        return _Change(f"{kept}. It has {has}, and expires now: {left(info)}.", partial(getattr(saver, what), thread))
+        return _Change(f"{kept}. It has {has}, and expires now: {info.expires}.", partial(getattr(saver, what), thread))
     if what == "delete":
         return _Change(f"All its history, {has}, will be deleted for good.", partial(saver.delete_thread, thread))
     if what == "copy":
@@ -257,7 +257,7 @@ def _planned(source: Source, thread: str, form: Mapping[str, str]) -> _Change:
             ttls.parse(ttl, name="TTL")
             text = f"It will expire {ttl} after now and after each write" if ttl else "The saver's TTL will apply again"
             return _Change(
-                f"{text}. It has {has}, and expires now: {left(info)}.", partial(saver.set_thread_ttl, thread, ttl)
+                f"{text}. It has {has}, and expires now: {info.expires}.", partial(saver.set_thread_ttl, thread, ttl)
             )
         if what == "prune":
             rules: Any = {

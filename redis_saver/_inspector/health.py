@@ -177,9 +177,7 @@ class Answers:
         for right, error in self.refused.items():
             name = right.replace("|", " ").upper()
             if error:
-                yield _info(
-                    "server", f"the server refuses {name} ({error})", "docs/servers.md says what is known of servers"
-                )
+                yield _info("server", f"the server refuses {name} ({error})", _SERVERS)
             else:
                 yield _info("rights", f"this user may not call {name}", f"allow +{right}, or use another user")
 
@@ -198,6 +196,9 @@ _LATE = 300
 _BUSY = 0.25
 """Share of a primary's traffic from which a slot is busy."""
 _ROOM = "raise maxmemory, shorten TTLs, or prune"
+_COSTS = "redis-saver docs limits has the cost of each call"
+_SERVERS = "redis-saver docs servers says what is known of servers"
+_PERSISTENCE = "redis-saver docs operations#persistence"
 
 
 class Finding(NamedTuple):
@@ -222,7 +223,7 @@ def of_scripts(driver: Driver[Any], prefix: str) -> _Rows:
     try:
         core, trial = (driver.run(probe.probe(prefix, everything=everything)) for everything in (False, True))
     except UnsupportedServer as error:
-        yield True, _error(about, str(error), "docs/servers.md says what is known of servers")
+        yield True, _error(about, str(error), _SERVERS)
         return
     remedy = "each call sends its script again. Let the proxy or server keep the scripts of EVAL"
     yield traffic.script_loads > loads + 1, _warning(about, "NOSCRIPT follows an EVAL of the same script", remedy)
@@ -250,7 +251,7 @@ def of_all_else(answers: Answers, threads: Overview, prefix: str, prefixes: Iter
     rows = [*_of_threads(threads, prefix), *_of_cold(threads.counts), *_of_prefixes(prefixes, prefix)]
     for (slot, share), there in threads.busy.items():
         what = f"slot {slot} had {share:.0%} of its primary's traffic: {', '.join(map(named, there[:MAX_NAMED]))}"
-        rows.append((True, _info("busy threads", what, "docs/limits.md has the cost of each call")))
+        rows.append((True, _info("busy threads", what, _COSTS)))
     rows += [(True, one._replace(what=f"{one.what}, so that was not checked")) for one in answers.unanswered()]
     yield from (finding for holds, finding in rows if holds)
 
@@ -290,7 +291,7 @@ def _of_server(info: Mapping[str, Any], counts: Mapping[str, Any]) -> _Rows:
     yield aof_fails, _error(about, "the last write to the AOF failed", f"{disk} may be full")
     yield has_aof and not aof_fails, _ok(about, "appendonly yes")
     lost, remedy = f"appendonly is off, and {backlog:,} records are in Redis alone", "set appendonly yes"
-    yield not has_aof and backlog, _error(about, lost, f"{remedy}: write-behind needs it (docs/operations.md)")
+    yield not has_aof and backlog, _error(about, lost, f"{remedy}: write-behind needs it ({_PERSISTENCE})")
     lost = "appendonly is off: a crash loses everything since the last snapshot"
     remedy += ", unless Redis is the hot tier of write-through"
     yield not has_aof and not backlog, _info(about, lost, remedy)
@@ -319,7 +320,7 @@ def _of_server(info: Mapping[str, Any], counts: Mapping[str, Any]) -> _Rows:
 
 def _of_user(user: bytes | str) -> _Rows:
     name = user.decode("utf-8", "replace") if isinstance(user, bytes) else user
-    remedy = "give the service a user of its own with the rights of docs/operations.md"
+    remedy = "give the service a user of its own: redis-saver docs operations#rights has the rights that it needs"
     return [(True, _info("user", name, remedy) if name == "default" else _ok("user", named(name)))]
 
 
@@ -327,7 +328,7 @@ def _of_slow(entries: Any, prefix: str) -> _Rows:
     """Find slow scripts on our keys. An entry has an id, a time, microseconds and the words of the command."""
     slow = [int(entry[2]) for entry in entries if entry[2] >= _SLOW and _is_ours(entry[3], prefix)]
     longest = f"the longest {max(slow, default=0) / 1000:,.0f} ms"
-    remedy = "docs/limits.md has the cost of each call. Shorten long histories: prune, or history={'keep_last': n}"
+    remedy = f"{_COSTS}. Shorten long histories: prune, or history={{'keep_last': n}}"
     what = f"{len(slow):,} of the last slow commands were scripts on threads, {longest}"
     return [(slow, _warning("slow scripts", what, remedy))]
 
@@ -374,11 +375,11 @@ def _of_cold(counts: Mapping[str, Any]) -> _Rows:
     what = f"flushing is paused for another {times.shown(timedelta(seconds=paused))}"
     yield paused, _info("backlog", what, "redis-saver flush --resume ends the pause")
     lost = f"Redis lost its data in the last day, and with it about {counts['lost_records']:,} records that cold lacked"
-    yield counts["lost_records"], _warning("backlog", lost, "docs/operations.md#persistence says how to lose less")
+    yield counts["lost_records"], _warning("backlog", lost, f"{_PERSISTENCE} says how to lose less")
     late = f"cold lacks {counts['backlog']:,} records of {counts['dirty_threads']:,} threads"
     what = f"{late}, the oldest for {times.shown(timedelta(seconds=int(age)))}"
-    remedy = "redis-saver flush writes them to cold. docs/operations.md says what to check"
-    yield counts["backlog"], severity("backlog", what, remedy)
+    check = "redis-saver docs operations#the-backlog-of-write-behind says what to check"
+    yield counts["backlog"], severity("backlog", what, f"redis-saver flush writes them to cold. {check}")
     refused = f"cold refused {counts['set_aside']:,} records"
     yield counts["set_aside"], _warning("backlog", refused, "redis-saver check names them")
 
@@ -388,7 +389,7 @@ def _of_prefixes(prefixes: Iterable[str], prefix: str) -> _Rows:
     nested = [other for other in sorted(prefixes) if other.startswith(f"{prefix}:") or prefix.startswith(f"{other}:")]
     shorter = named(min((prefix, *nested), key=len))
     what = f"{', '.join(map(named, (*nested[:MAX_NAMED], prefix)))}: one begins with another"
-    remedy = f"a user with ~{shorter}:* can use all of them. docs/security.md explains how to name prefixes"
+    remedy = f"a user with ~{shorter}:* can use all of them. redis-saver docs security explains how to name prefixes"
     yield nested, _info("prefixes", what, remedy)
 
 

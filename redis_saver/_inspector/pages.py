@@ -19,7 +19,7 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 from redis_saver import __version__
 from redis_saver._common import times
 from redis_saver._common.config import Address
-from redis_saver._inspector.values import At, ago, expiry, left, moment, named, owner_text, size, state_of, visible
+from redis_saver._inspector.values import At, ago, expiry, moment, named, owner_text, size, state_of, visible
 
 Query: TypeAlias = Mapping[str, str]
 """The arguments of a page's URL, by name."""
@@ -146,7 +146,7 @@ class Pages:
             trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
         self._environment.filters |= {
-            "ago": ago, "left": left, "markdown": markdown, "moment": moment, "named": named, "owner": owner_text,
+            "ago": ago, "markdown": markdown, "moment": moment, "named": named, "owner": owner_text,
             "size": size, "state": state_of, "expiry": expiry, "json": json.dumps, "visible": visible,
             "address": address_text, "query": query_of,
             "duration": lambda seconds: times.shown(timedelta(seconds=int(seconds))),

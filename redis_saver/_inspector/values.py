@@ -70,13 +70,6 @@ def moment(at: datetime | None) -> str:
     return at.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S") if at else "-"
 
 
-def left(info: Any) -> str:
-    """Return when a thread expires, as text."""
-    if info.pinned:
-        return "pinned"
-    return "never" if info.ttl is None else f"in {times.shown(timedelta(seconds=int(info.ttl.total_seconds())))}"
-
-
 def expiry(at: datetime | None) -> str:
     """Return when something expires."""
     if at is None:

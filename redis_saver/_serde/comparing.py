@@ -94,7 +94,7 @@ class ValueCheck:
                 said = channel, type(value).__qualname__, change.before, change.after
                 if said not in self._said:
                     self._said.store(said, True)
-                    _LOG.warning("a value will not come back equal: %s (docs/changing-state.md)", change)
+                    _LOG.warning("a value will not come back equal: %s (redis-saver docs changing-state)", change)
 
 
 def changes(serde: SerializerProtocol, value: Any, root: str) -> list[Change]:

@@ -47,7 +47,7 @@ class EncryptedOnly(SerializerProtocol):
                 f"it is not encrypted (its type is {data[0]!r}), and only encrypted values are read here. It was not "
                 "decoded. If you wrote it before you turned encryption on, encrypt the thread with redis-saver "
                 "migrate, or read it with require_encryption=False until it is written again. If you did not write "
-                "it, somebody without the key did: see docs/security.md"
+                "it, somebody without the key did: see redis-saver docs security"
             )
         return self.serde.loads_typed(data)
 

@@ -63,7 +63,7 @@ _END = b"\0"
 """Ends what is encrypted, because older releases of `cryptography` refuse to encrypt nothing."""
 PLAIN = (
     "it is not encrypted, and encryption= is set. It was not decoded. Encrypt it with redis-saver migrate. If you did "
-    "not write it, somebody without the key did: see docs/security.md"
+    "not write it, somebody without the key did: see redis-saver docs security"
 )
 ENCRYPTED = "it is encrypted, and encryption= is not set (commands: --keys-file)"
 _PARENT, _FLAGS, _RETAINED, _KIND = 0, 4, 7, 9

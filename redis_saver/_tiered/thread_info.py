@@ -123,6 +123,11 @@ class TieredThreadInfo(NamedTuple):
         return self.hot.ttl if self.hot else None
 
     @property
+    def expires(self) -> str:
+        """Text that says when it expires in hot: `in 6d23h`, `never` or `pinned`."""
+        return self.hot.expires if self.hot else "never"
+
+    @property
     def pinned(self) -> bool:
         """True if hot keeps the thread until `unpin`."""
         return self.hot is not None and self.hot.pinned

@@ -220,7 +220,7 @@ def said_by(caplog: pytest.LogCaptureFixture) -> dict[str, list[str]]:
     return found
 
 
-LEADS_TO = " (docs/changing-state.md)"
+LEADS_TO = " (redis-saver docs changing-state)"
 
 
 def contents_of(target: Target) -> dict[bytes, Any]:

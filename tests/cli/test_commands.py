@@ -296,7 +296,7 @@ def test_tables_fit_the_terminal_and_shorten_ids_first(
     assert any("…a1f37b1f" in one for one in writes)
     assert columns < 80 or any("…tttttttt" in one for one in writes)
     lines("show", "short")
-    assert "docs/operations.md" in "\n".join(lines("doctor")), "a text is wrapped, and not cut"
+    assert "operations#rights" in "\n".join(lines("doctor")), "a text is wrapped, and not cut"
 
 
 def test_diff_prints_changed_channels(place: Place) -> None:
@@ -637,7 +637,7 @@ def test_doctor_reports_nested_prefixes(place: Place) -> None:
             RedisSaver(raw, prefix=prefix).put(config("a"), checkpoint(), {}, {})
         ((what, remedy),) = found()
         assert what == f"{nested}, {deeper}, {place.prefix}: one begins with another"
-        assert f"~{place.prefix}:*" in remedy and "security.md" in remedy
+        assert f"~{place.prefix}:*" in remedy and "redis-saver docs security" in remedy
         raw.unlink(*raw.scan_iter(match=f"{place.prefix}:{{*"))
         for prefix, others in ((nested, {deeper}), (deeper, {nested})):
             place.prefix = prefix
@@ -768,7 +768,7 @@ def test_doctor_reports_each_problem_with_its_remedy(
             if one["about"] == "rights"
         }
         assert len(rights) == 3 and all("may not call" in one for one in rights)
-        assert "This user lacks a right: docs/operations.md" in place.refused("ttl", "a", "1h")
+        assert "This user lacks a right: redis-saver docs operations#rights" in place.refused("ttl", "a", "1h")
         assert re.search("^backlog +1$", place.run("stats"), re.MULTILINE) and "may not call INFO" in place.err
     server.stop()
 

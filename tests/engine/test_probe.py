@@ -53,7 +53,10 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
         "runs no Lua scripts.*load the module lua",
     ),
     "no EVAL": ({"forgets": True, "faults": {"EVAL": NO_COMMAND + b" 'EVAL'"}}, "runs no Lua scripts"),
-    "no rights to EVALSHA": ({"faults": {"EVALSHA": b"NOPERM no"}}, "rights do not suffice: allow"),
+    "no rights to EVALSHA": (
+        {"faults": {"EVALSHA": b"NOPERM no"}},
+        "rights do not suffice: redis-saver docs operations#rights",
+    ),
     "no TIME": ({"faults": {"script TIME": b"ERR not allowed from script"}}, "TIME: ERR not allowed"),
     "no PEXPIREAT": ({"faults": {"script PEXPIREAT": NO_COMMAND}}, "PEXPIREAT: ERR unknown.*lacks the command"),
     "no rights within scripts": ({"faults": {"script HDEL": b"NOPERM no"}}, "HDEL: NOPERM.*rights do not suffice"),

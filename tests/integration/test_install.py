@@ -81,7 +81,7 @@ def test_the_wheel_works_outside_the_repository(compiler: str, with_pip: bool, t
         environment["REDIS_SAVER_PURE"] = "1"
     native = compiler == "as here" and messages.native is not None
     # A copy, as the build leaves files next to its sources, and would use those of an earlier build.
-    left_out = shutil.ignore_patterns(".*", "build", "*.egg-info", "*.so", "tests", "docs", "bench")
+    left_out = shutil.ignore_patterns(".*", "build", "*.egg-info", "*.so", "tests", "bench")
     source = shutil.copytree(ROOT, tmp_path / "source", ignore=left_out)
 
     def run(*command: str) -> None:
@@ -123,6 +123,15 @@ def test_the_wheel_works_outside_the_repository(compiler: str, with_pip: bool, t
     assert done.stdout == "{'n': 1}\n", done.stderr
     assert done.returncode == 2, done.stderr
     assert "redis-saver[cli]" in done.stderr
+    # The command needs the extra, so it gets the packages of this environment after those of the wheel.
+    script = (
+        f"import sys; sys.path += {sys.path!r}\n"
+        "from redis_saver._cli import docs, main\n"
+        "assert 'site-packages' in docs.__file__ and '_docs' in str(docs.folder('docs')), docs.__file__\n"
+        "sys.exit(main.main(['docs', 'operations#rights']))\n"
+    )
+    done = subprocess.run([python, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.partition("\n")[0]) == (0, "## Rights"), done.stderr
 
 
 def test_the_wheels_postgres_runs_from_a_private_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

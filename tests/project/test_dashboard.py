@@ -24,6 +24,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from redis_saver import RedisCache, RedisSaver, RedisStore, TieredSaver, TieredStore
+from redis_saver._cli.docs import text_of
 from redis_saver._client.clients import connect
 from redis_saver._telemetry import DURATION, INSTRUMENTS, LAST_ERROR, OF_ALL
 from redis_saver.errors import ThreadNotFound
@@ -140,6 +141,7 @@ def test_alert_rules_are_complete() -> None:
         assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}
         assert re.fullmatch(r"\d+m", rule.get("for", "1m"))
         assert rule["labels"]["severity"] in ("critical", "warning")
-        assert rule["annotations"].keys() == {"summary", "description"}
+        assert rule["annotations"].keys() == {"summary", "runbook", "description"}
+        assert text_of(rule["annotations"]["runbook"].removeprefix("redis-saver docs ")).startswith("##")
         used = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
         assert used <= asked(rule["expr"])[""]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import psycopg
 import pytest
 
 import redis_saver
+from redis_saver._cli.docs import sections, text_of
 from tests.support import programs
 from tests.support.cases import each
 from tests.support.key_services import KeyServices
@@ -52,13 +54,6 @@ def blocks(page: Path) -> list[Block]:
     ]
 
 
-def anchors(page: Path) -> set[str]:
-    headings = re.findall(
-        r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL), re.MULTILINE
-    )
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
 @each(BY_NAME)
 def test_no_line_is_longer_than_120_characters(name: str) -> None:
     lines = BY_NAME[name].read_text().split("\n")
@@ -78,9 +73,29 @@ def test_every_link_has_a_target(name: str) -> None:
         assert page.name == "README.md" or there.is_relative_to(ROOT / "docs"), (
             f"{target}: the site has only what is in docs/"
         )
-        assert not anchor or anchor in anchors(there), target
+        assert not anchor or anchor in sections(there.read_text()), target
     for label in re.findall(r"\]\[(\w+)\]", text):
         assert f"\n[{label}]: https://" in text, label
+
+
+def texts(module: Path) -> Iterator[str]:
+    """Yield the texts of a module, without its docstrings."""
+    nodes = list(ast.walk(ast.parse(module.read_text())))
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
+
+
+def test_pages_are_named_by_the_command_that_shows_them() -> None:
+    """An installed package has no folder `docs/`."""
+    said = [text for module in (ROOT / "redis_saver").rglob("*.py") for text in texts(module)]
+    assert not [text for text in said if re.search(r"\bdocs/[\w/-]+\.\w", text) and "://" not in text]
+    said += [page.read_text() for page in (*PAGES, ROOT / "docs" / "alerts.yaml")]
+    named = {name for text in said for name in re.findall(r"redis-saver docs ([\w-]+(?:\.\w+)?(?:#[\w-]+)?)", text)}
+    assert {"operations#rights", "servers"} <= named
+    for name in named:
+        assert text_of(name), name
 
 
 def test_the_index_names_all_pages() -> None:
@@ -141,7 +156,9 @@ def test_every_code_block_runs_unchanged(name: str, environment: dict[str, str],
     in_python = [block.text for block in page if block.language == "python"]
     for text in in_python if name in ALONE else filter(None, ["\n".join(in_python)]):
         (tmp_path / "page.py").write_text(text)
-        check(programs.run("page.py", environment=environment, folder=tmp_path))
+        done = programs.run("page.py", environment=environment, folder=tmp_path)
+        check(done)
+        assert name != "README.md" or " bytes, expires in 6d23h\n" in done.stdout
         if name == "README.md":  # also in a new interpreter without a server, as readers paste it
             without = {key: value for key, value in environment.items() if key != "REDIS_URL"}
             run([sys.executable, "page.py"], without, tmp_path)

@@ -62,10 +62,10 @@ VALUES = {  # docs/metrics.md lists the fields of `RedisStats` and the like
     "Owner": {"by", "since", "run_id", "lease_left", "lease_until", "orphaned"},
     "Ownership": {"token", "is_lost"},
     "ThreadInfo": {
-        "thread_id", "checkpoints", "bytes", "ttl", "pinned", "interrupted", "failed", "checkpoint_id", "updated_at", "owner", "orphaned",
+        "thread_id", "checkpoints", "bytes", "ttl", "pinned", "interrupted", "failed", "checkpoint_id", "updated_at", "owner", "orphaned", "expires",
     },
     "TieredThreadInfo": {
-        "thread_id", "checkpoints", "bytes", "ttl", "pinned", "interrupted", "failed", "checkpoint_id", "updated_at", "owner", "orphaned",
+        "thread_id", "checkpoints", "bytes", "ttl", "pinned", "interrupted", "failed", "checkpoint_id", "updated_at", "owner", "orphaned", "expires",
         "hot", "cold", "lacking", "tier", "asked_cold", "in_cold",
     },
     "WriteInfo": {

@@ -17,7 +17,7 @@ from redis_saver._engine import probe as probe_scripts, replies, scripts
 from redis_saver._store import scripts as store_scripts
 from redis_saver._tiered import scripts as tiered_scripts
 
-FOLDER = scripts._folder()
+FOLDER = scripts.folder("lua")
 NAMES = sorted(f"{path.parent.name}/{path.stem}" for path in FOLDER.glob("*/*.lua") if path.parent.name != "lib")
 COMMANDS = re.compile(r"redis\.p?call\('(\w+)'")
 

@@ -14,7 +14,7 @@ from redis_saver._engine.requests import Batch, Call, Command
 
 @cache
 def every_script() -> list[scripts.Script]:
-    folder = scripts._folder()
+    folder = scripts.folder("lua")
     paths = [path.relative_to(folder) for path in folder.glob("*/*.lua") if path.parent.name != "lib"]
     return [scripts.load(str(path.with_suffix(""))) for path in paths]
 
