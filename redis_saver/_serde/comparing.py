@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.checkpoint.serde.types import ERROR
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import MAX_NAME, printable, shown
@@ -54,6 +54,8 @@ _DATE, _TIME = ("year", "month", "day"), ("hour", "minute", "second", "microseco
 _FURTHER_FIELDS = frozenset({"__pydantic_extra__", "__pydantic_private__"})
 _IGNORED = frozenset({"__pydantic_fields_set__", "__fields_set__"})
 """Slots that are no part of a model's content: pydantic's `==` ignores them, too."""
+_ROLES = frozenset({"human", "user", "ai", "assistant", "system", "developer"})
+_CHANNEL, _KEY = 'state["messages"]', ("[]", "messages")
 _MISSING: Any = object()
 
 
@@ -86,6 +88,8 @@ class ValueCheck:
         for channel, value in values:
             if channel == ERROR:  # LangGraph's own, which it stores as a text
                 continue
+            if channel == INTERRUPT and type(value) is tuple:  # LangGraph's own, which it only iterates over
+                value = list(value)  # noqa: PLW2901
             if not (found := changes(serde, value, f"state[{_quoted(channel)}]")):
                 continue
             if self._raises:
@@ -131,6 +135,8 @@ def compared(value: Any, other: Any, root: str) -> list[Change]:
         if before is after:
             continue
         kind = type(before)
+        if kind is tuple and type(after) is list and _is_message(before, path):
+            before, kind = list(before), list
         if kind is not type(after):
             found.append(_changed(path, before, after))
         elif kind in _ATOMS:
@@ -151,6 +157,13 @@ def compared(value: Any, other: Any, root: str) -> list[Change]:
                 if mine is not its and not _is_same(mine, its, budget):
                     queue.append((mine, its, (path, segment)))
     return found
+
+
+def _is_message(value: tuple[Any, ...], path: _Path) -> bool:
+    """True for `(role, content)` in `messages`. LangGraph makes a message of it, also of the list that it becomes."""
+    where = (path[-1], path[0][-1]) if len(path) > 1 else path
+    is_pair = len(value) == 2 and type(value[0]) is str and value[0] in _ROLES
+    return is_pair and type(value[1]) in (str, list) and (_CHANNEL in where or _KEY in where)
 
 
 def _is_same(one: Any, another: Any, budget: list[int], depth: int = 20) -> bool:

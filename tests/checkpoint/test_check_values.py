@@ -24,7 +24,8 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
-from langgraph.types import Interrupt, Send
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command, Interrupt, Send, interrupt
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 from tests.support.tiering import Tiers
 from tests.support.uniform import Target
@@ -262,6 +263,28 @@ async def test_it_says_a_change_once_for_each_channel_and_type(
         'state["tuple"]: tuple → list', 'state["tuple"][0]: tuple → list', 'state["tuple"]: Items → list',
     ]  # fmt: skip
     assert said["items"] == ['state["items"]: tuple → list']
+
+
+async def test_what_langgraph_itself_writes_raises_nothing(target: Target) -> None:
+    """A question, an answer, tasks, a subgraph, errors, and messages as most examples write them."""
+
+    def ask(_: Any) -> dict[str, Any]:
+        return {"messages": ("ai", str(interrupt({"question": "May I?"})))}
+
+    inner = StateGraph(MessagesState).add_node("ask", ask).add_edge(START, "ask").compile()
+    builder = StateGraph(MessagesState).add_node("inner", inner).add_node("each", lambda _: {"messages": [("ai", "x")]})
+    builder.add_conditional_edges(START, lambda _: [Send("each", {}), Send("each", {"n": 1})])
+    graph = builder.add_edge("each", "inner").compile(checkpointer=target.blocking(check_values="raise"))
+    where: Any = {"configurable": {"thread_id": "t"}}
+    for durability in ("sync", "async", "exit"):
+        graph.invoke({"messages": [("user", "hi"), {"role": "user", "content": "ho"}]}, where, durability=durability)
+        state = graph.invoke(Command(resume="yes"), where, durability=durability)
+        assert state["messages"][-1].content == "yes"
+    graph.update_state(where, {"messages": [("user", "hi")]}, as_node="each")
+    said = [message.content for message in graph.get_state(where).values["messages"]]
+    assert said == ["hi", "ho", "x", "x", "yes"] * 3 + ["hi"]
+    with pytest.raises(ValueChanged, match=re.escape('state["messages"][0]: tuple → list')):
+        graph.update_state(where, {"messages": [("nobody", "hi")]}, as_node="each")
 
 
 @pytest.mark.parametrize("setting", [{}, {"compression": "zstd"}, {"serde": JsonPlusSerializer()}, {"strict": True}])
