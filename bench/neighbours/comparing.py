@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from datetime import datetime
-from enum import Enum
 from typing import Any
 
 from langgraph.types import PregelTask
@@ -21,8 +19,8 @@ class Plain:
     """Makes dicts, lists and atoms of values. An id becomes its number, in order of appearance.
 
     Args:
-        named: Keep ids of messages. `add_messages` gives an id to a message of a node while the saver stores it as the
-            node's result. So the result has the id or not, also with `InMemorySaver`.
+        named: Number ids. False for results of nodes: `add_messages` gives ids to their messages while the saver stores
+            them, so the ids are there or not, even with `InMemorySaver`.
     """
 
     def __init__(self, named: bool = True) -> None:
@@ -30,37 +28,33 @@ class Plain:
         self._named = named
 
     def _number(self, found: re.Match[str]) -> str:
-        return self._ids.setdefault(found[0].replace("-", ""), f"<id {len(self._ids)}>")
+        return self._ids.setdefault(found[0].replace("-", ""), f"<id {len(self._ids)}>") if self._named else "<id>"
 
     def of(self, value: Any) -> Any:
         if isinstance(value, str):
             return TIME.sub("<time>", ID.sub(self._number, value))
-        if isinstance(value, datetime):
-            return "<time>"
+        if isinstance(value, (int, bytes, type(None))):
+            return value
         if isinstance(value, float):
             return float(f"{value:.{DIGITS}g}")
         if isinstance(value, Mapping):
             return {self.of(key): self.of(part) for key, part in value.items()}
+        if type(value) is list:
+            return [self.of(part) for part in value]
         if isinstance(value, PregelTask):
             value = value._replace(result=Plain(named=False).of(value.result))
         if hasattr(value, "_asdict"):
             return self._object(value, value._asdict())
-        if type(value) is list:
-            return [self.of(part) for part in value]
         if isinstance(value, (list, tuple)):
-            return {"class": type(value).__name__, "parts": [self.of(part) for part in value]}
+            return self._object(value, {"parts": list(value)})
         if isinstance(value, (set, frozenset)):
-            return {"class": type(value).__name__, "parts": sorted(map(repr, map(self.of, value)))}
-        if isinstance(value, Enum):
-            return str(value)
-        if dataclasses.is_dataclass(value):
-            return self._object(value, {field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
-        if hasattr(value, "model_fields_set"):
+            return self._object(value, {"parts": sorted(repr(self.of(part)) for part in value)})
+        if hasattr(value, "model_fields_set"):  # pydantic
             fields = value.__dict__ | (value.model_extra or {})
             return self._object(value, fields if self._named else fields | {"id": None})
-        if hasattr(value, "__slots__"):
-            return self._object(value, {name: getattr(value, name) for name in value.__slots__})
-        return self.of(repr(value)) if not isinstance(value, (int, bytes, type(None))) else value
+        if dataclasses.is_dataclass(value):
+            return self._object(value, {field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
+        return self.of(f"{type(value).__name__} {value}")
 
     def _object(self, value: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
         return {"class": type(value).__qualname__} | {name: self.of(part) for name, part in fields.items()}
@@ -68,18 +62,18 @@ class Plain:
 
 def difference(one: Any, other: Any, path: str = "") -> str | None:
     """Return the path of the first difference between two plain values, with both parts, or None."""
-    if type(one) is type(other) and isinstance(one, dict) and list(one) == list(other):
-        pairs = [(f"{path}.{key}" if path else key, one[key], other[key]) for key in one]
+    if type(one) is type(other) is dict and list(one) == list(other):
+        pairs = [(f"{path}.{key}".lstrip("."), one[key], other[key]) for key in one]
     elif type(one) is type(other) is list and len(one) == len(other):
-        pairs = [(f"{path}[{n}]", *parts) for n, parts in enumerate(zip(one, other, strict=True))]
+        pairs = [(f"{path}[{n}]", one[n], other[n]) for n in range(len(one))]
     elif type(one) is type(other) and one == other:
         return None
     else:
         return f"{path}: {_brief(one)} / {_brief(other)}"
-    return next((found for part in pairs if (found := difference(part[1], part[2], part[0]))), None)
+    return next((found for at, *parts in pairs if (found := difference(*parts, at))), None)
 
 
 def _brief(value: Any) -> str:
-    if isinstance(value, dict):
-        return f"keys {', '.join(map(str, value))}"
-    return f"{len(value)} parts" if isinstance(value, list) else repr(value)[:100]
+    if isinstance(value, (dict, list)):
+        return f"{len(value)} parts" if isinstance(value, list) else f"keys {', '.join(map(str, value))}"
+    return repr(value)[:100]

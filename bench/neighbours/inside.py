@@ -21,7 +21,7 @@ from scripted import DIMENSIONS, embed
 
 from redis_saver import RedisCache, RedisSaver, RedisStore
 
-INDEX: Any = {"dims": DIMENSIONS, "embed": embed}
+INDEX: Any = {"dims": DIMENSIONS, "embed": embed, "fields": ["content"]}
 EVERYTHING = 10_000
 
 
@@ -39,8 +39,26 @@ def outcome(run: Callable[..., Any], saver: Any, store: Any, cache: Any) -> dict
         "seen": seen,
         "states": [graph.get_state(config, subgraphs=True) for config in configs],
         "histories": [list(graph.get_state_history(config)) for config in configs],
+        "checkpoints": [stored(saver, config["configurable"]["thread_id"]) for config in configs],
         "items": sorted(([*namespace, key, value] for (namespace, key), value in items.items()), key=masked),
     }
+
+
+def stored(saver: Any, thread_id: str) -> list[Any]:
+    """Return the checkpoints of a thread, also of its subgraphs, as the saver returns them."""
+    found = sorted(saver.list({"configurable": {"thread_id": thread_id}}), key=lambda saved: saved.checkpoint["id"])
+    return [
+        Plain(named=False).of(
+            {
+                "config": saved.config["configurable"],
+                "values": saved.checkpoint["channel_values"],
+                "metadata": saved.metadata,
+                "parent": saved.parent_config,
+                "writes": sorted((write[1:] for write in saved.pending_writes), key=masked),  # their order may vary
+            }
+        )
+        for saved in found
+    ]
 
 
 def masked(item: Any) -> str:
@@ -58,7 +76,7 @@ def main(name: str) -> None:
         store = stack.enter_context(RedisStore.from_conn_string("memory://neighbours", index=INDEX))
         ours = outcome(run, saver, store, cache)
     found = difference(Plain().of(theirs), Plain().of(ours))
-    counts = {"snapshots": sum(map(len, ours["histories"])), "items": len(ours["items"])}
+    counts = {"checkpoints": sum(map(len, ours["checkpoints"])), "items": len(ours["items"])}
     print(json.dumps({"difference": found, **counts}))
 
 

@@ -25,7 +25,14 @@ LANGCHAIN = "langchain==1.5.2"
 NEIGHBOURS: dict[str, tuple[str, ...]] = {
     "functional": ("langgraph==1.2.24",),
     "middlewares": (LANGCHAIN,),
+    "deep_agent": ("deepagents==0.7.32", LANGCHAIN),
+    "supervisor": ("langgraph-supervisor==0.0.31", LANGCHAIN),
     "swarm": ("langgraph-swarm==0.1.0", LANGCHAIN),
+    "memory_tools": ("langmem==0.0.30", LANGCHAIN),
+    "memory_engine": ("langgraph-memory==0.1.0", LANGCHAIN),
+    "extraction": ("trustcall==0.0.39",),
+    "migrations": ("langmigrate==1.3.0",),
+    "ag_ui": ("ag-ui-langgraph[fastapi]==0.0.47", LANGCHAIN),
 }
 """The scenarios, with their package and what else they need."""
 MINUTES = 10
@@ -67,7 +74,7 @@ def run(name: str, wheel: Path, folder: Path) -> dict[str, Any]:
 
 def show(names: Iterable[str], console: Console) -> bool:
     """Run scenarios, and print a table for bench/README.md. Return True if all outcomes are equal."""
-    table = Table("Package", "Version", "Scenario", "Snapshots", "Items", "Result", box=MARKDOWN)
+    table = Table("Package", "Version", "Scenario", "Checkpoints", "Items", "Result", box=MARKDOWN)
     equal = True
     with TemporaryDirectory() as temporary:
         wheel = build(Path(temporary))
@@ -79,7 +86,7 @@ def show(names: Iterable[str], console: Console) -> bool:
             except (Failed, subprocess.TimeoutExpired) as failed:
                 result, said = {}, f"did not run: {failed}"
             equal = equal and said == "equal"
-            counts = (str(result.get(kind, "")) for kind in ("snapshots", "items"))
+            counts = (str(result.get(kind, "")) for kind in ("checkpoints", "items"))
             table.add_row(*NEIGHBOURS[name][0].split("=="), name, *counts, said)
             shutil.rmtree(Path(temporary, name), ignore_errors=True)
     console.print(table, markup=False)

@@ -25,9 +25,7 @@ def model(*says: str | AIMessage, **settings: Any) -> Scripted:
 
 def call(tool: str, **arguments: Any) -> AIMessage:
     """Return a message that calls a tool. The id of the call is that of the arguments."""
-    return AIMessage(
-        "", tool_calls=[{"name": tool, "args": arguments, "id": f"{tool} {sorted(arguments.values(), key=str)}"}]
-    )
+    return AIMessage("", tool_calls=[{"name": tool, "args": arguments, "id": f"{tool} {arguments}"}])
 
 
 def embed(texts: Sequence[str]) -> list[list[float]]:

@@ -1,7 +1,5 @@
 """LangGraph's functional API: cached tasks, an interrupt, `previous`, and a second thread that hits the cache."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from langgraph.func import entrypoint, task

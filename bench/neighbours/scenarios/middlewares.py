@@ -1,6 +1,4 @@
-"""`create_agent` with todos, a human in the loop who edits, rejects and approves calls, and a summary of old messages."""
-
-from __future__ import annotations
+"""`create_agent` with todos, a human who edits, rejects and approves calls, and a summary of old messages."""
 
 from typing import Any
 
@@ -24,7 +22,7 @@ def send(to: str, text: str) -> dict[str, Any]:
 
 def run(saver: Any, store: Any, cache: Any) -> Any:
     todos = [{"content": "write", "status": "in_progress"}, {"content": "rest", "status": "pending"}]
-    says = [call("write_todos", todos=todos)]
+    says, summaries = [call("write_todos", todos=todos)], model("Summary 1", "Summary 2", "Summary 3")
     for n in range(len(DECISIONS)):
         says += [call("send", to="bob", text=f"text {n}"), f"Done with {n}"]
     agent = create_agent(
@@ -32,9 +30,7 @@ def run(saver: Any, store: Any, cache: Any) -> Any:
         [send],
         middleware=[
             TodoListMiddleware(),
-            SummarizationMiddleware(
-                model("Summary 1", "Summary 2", "Summary 3"), trigger=("messages", 8), keep=("messages", 4)
-            ),
+            SummarizationMiddleware(summaries, trigger=("messages", 8), keep=("messages", 4)),
             HumanInTheLoopMiddleware(interrupt_on={"send": True}),
         ],
         checkpointer=saver,

@@ -1,7 +1,5 @@
 """Two agents hand over to each other; the next turn goes to the one that is active."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from langchain.agents import create_agent
