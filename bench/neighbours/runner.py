@@ -36,6 +36,7 @@ NEIGHBOURS: dict[str, tuple[str, ...]] = {
 }
 """The scenarios, with their package and what else they need."""
 MINUTES = 10
+PIP = (sys.executable, "-m", "pip", "-q", "--disable-pip-version-check")
 
 
 class Failed(Exception):
@@ -57,7 +58,7 @@ def build(folder: Path) -> Path:
     """Build a wheel of this checkout."""
     left_out = shutil.ignore_patterns(".*", "build", "*.egg-info", "*.so", "tests", "docs", "bench")
     source = shutil.copytree(ROOT, folder / "source", ignore=left_out)
-    output(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, source, cwd=folder)
+    output(*PIP, "wheel", "--no-deps", "-w", folder, source, cwd=folder)
     return next(folder.glob("*.whl"))
 
 
@@ -66,8 +67,7 @@ def run(name: str, wheel: Path, folder: Path) -> dict[str, Any]:
     venv.create(folder)
     python = folder / "bin" / "python"
     ours = f"redis-saver[memory,vectors] @ {wheel.as_uri()}"
-    pip = (sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-compile")
-    output(*pip, *COMMON, *NEIGHBOURS[name], ours, cwd=folder)
+    output(*PIP, "--python", python, "install", "--no-compile", *COMMON, *NEIGHBOURS[name], ours, cwd=folder)
     result: dict[str, Any] = json.loads(output(python, HERE / "inside.py", name, cwd=folder).splitlines()[-1])
     return result
 
