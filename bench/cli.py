@@ -55,7 +55,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--postgres-url", help="a Postgres that nobody else uses; else one is started")
     parser.add_argument("--name", help="name of the result's file; by default date and time")
     parser.add_argument("--results", type=Path, default=results.FOLDER, help="folder of the results")
-    commands = parser.add_subparsers(dest="command", metavar="plot | pages | profile | third-party")
+    commands = parser.add_subparsers(dest="command", metavar="plot | pages | profile | third-party | neighbours")
     plot = commands.add_parser("plot", help="draw the plots of a result again")
     plot.add_argument("file", type=Path)
     written = commands.add_parser("pages", help="write the tables of README.md and docs/ with the figures of a result")
@@ -71,6 +71,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     others.add_argument("--langgraph", type=Path, metavar="CHECKOUT", help="of langchain-ai/langgraph")
     others.add_argument("--deerflow", type=Path, metavar="CHECKOUT", help="of bytedance/deer-flow")
     others.add_argument("--coding-agent", action="store_true", help="200 turns, as LangChain describes them")
+    neighbours = commands.add_parser(
+        "neighbours", help="run other people's packages on LangGraph's saver and on ours, and compare what they leave"
+    )
+    neighbours.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="these; default: all")
     given = parser.parse_args(arguments)
     for name in given.only or []:
         if name not in WORKLOADS:
@@ -157,6 +161,13 @@ def main(arguments: list[str] | None = None) -> None:
             profiling.profile(contestants[0], setting.loop, given.messages, given.asynchronous, given.seconds, console)
     elif given.command == "third-party":
         run_third_party(given, console)
+    elif given.command == "neighbours":
+        from bench.neighbours import runner
+
+        if unknown := set(given.scenarios) - set(runner.NEIGHBOURS):
+            raise SystemExit(f"{', '.join(unknown)}: there are {', '.join(runner.NEIGHBOURS)}")
+        if not runner.show(given.scenarios or runner.NEIGHBOURS, console):
+            raise SystemExit(1)
     else:
         result = measure(given, console)
         file = results.save(result, given.results, given.name)
