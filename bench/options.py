@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from redis_saver import RedisSaver, telemetry
-from redis_saver._engine.stats import Counting
+from redis_saver._engine.counting import Counting
 from redis_saver.encryption import Encryption, Keyset
 
 Make = Callable[[Any], RedisSaver]

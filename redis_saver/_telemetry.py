@@ -16,23 +16,11 @@ from threading import Lock
 from typing import Any
 from urllib.parse import urlsplit
 
-from redis_saver._cache.health import CacheStats
 from redis_saver._common.display import shown
 from redis_saver._common.logs import Log
 from redis_saver._engine.counters import Instrument, instruments
-from redis_saver._engine.stats import (
-    BOUNDS,
-    Ended,
-    Measured,
-    Observer,
-    RedisStats,
-    Shares,
-    SharingObserver,
-    Source,
-    Traffic,
-)
-from redis_saver._tiered.backlog import Stats
-from redis_saver._tiered_store.copies import TieredStoreStats
+from redis_saver._engine.counting import Ended, Measured, Observer, Shares, SharingObserver, Source, Traffic
+from redis_saver._engine.stats import BOUNDS, CacheStats, CopyStats, Stats, TierStats
 
 SCOPE = "redis_saver"
 """Name of the meter and of the tracer."""
@@ -56,7 +44,7 @@ LAST_ERROR = "redis_saver.tier.flush.last_error"
 _LOG = Log("redis_saver.telemetry")
 
 
-INSTRUMENTS: Mapping[Instrument, Mapping[str, str]] = instruments(RedisStats, CacheStats, Stats, TieredStoreStats)
+INSTRUMENTS: Mapping[Instrument, Mapping[str, str]] = instruments(Stats, CacheStats, TierStats, CopyStats)
 """The declared instruments. Each has its fields, with their values of the attribute."""
 
 

@@ -15,7 +15,7 @@ from redis_saver._cache.cache import AsyncRedisCache, RedisCache
 from redis_saver._cache.llm import RedisLLMCache
 from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver
 from redis_saver._common import config as configs
-from redis_saver._engine.stats import measured
+from redis_saver._engine.counting import measured
 from redis_saver._store.store import AsyncRedisStore, RedisStore
 from redis_saver._telemetry import (
     described,

@@ -113,7 +113,7 @@ def shorten(_app: Any, _page: str, _template: str, context: dict[str, Any], _doc
 
 def describe_counters() -> None:
     """Give each counter the text of its declaration, as if it were its docstring."""
-    for kind in (redis_saver.RedisStats, redis_saver.CacheStats, redis_saver.Stats, redis_saver.TieredStoreStats):
+    for kind in (redis_saver.Stats, redis_saver.CacheStats, redis_saver.TierStats, redis_saver.CopyStats):
         for one in kind.__mro__[:-1]:
             analyzer = ModuleAnalyzer.for_module(one.__module__)
             analyzer.analyze()

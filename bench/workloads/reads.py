@@ -41,12 +41,12 @@ def read(run: Run, checkpoint: str, flavour: str) -> None:
         turn = list(zip((OURS, tiers.name), savers, configs[tiers.name], strict=True))
         if repetition % 2:
             turn.reverse()
-        calls, before = [each[1:] for each in turn] * PAIRS, savers[1].stats().hits
+        calls, before = [each[1:] for each in turn] * PAIRS, savers[1].stats().tiers.hits
         taken, found = run.wait(times_async(ask, calls)) if flavour == "async" else times(ask, calls)
         if not repetition:  # warms up: after a write-through, hot cannot know that its checkpoint is the newest
             first[tiers.name] = found.checkpoint["channel_values"]
             return
-        if savers[1].stats().hits != before + PAIRS:
+        if savers[1].stats().tiers.hits != before + PAIRS:
             raise WrongResult("cold was asked")
         if found.checkpoint["channel_values"] != first[tiers.name]:  # the other saver's, if the repetition is odd
             raise WrongResult("get_tuple gave other values through tiers than alone")

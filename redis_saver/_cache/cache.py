@@ -16,7 +16,7 @@ from typing_extensions import Self, TypedDict, TypeVar, Unpack
 from redis_saver._cache import entries
 from redis_saver._cache.entries import Address, CacheKeyspace, Context, Range, ReadResult
 from redis_saver._cache.flights import Flights
-from redis_saver._cache.health import CacheStats, Health, OnError
+from redis_saver._cache.health import Health, OnError
 from redis_saver._client import clients
 from redis_saver._client.aio import AsyncDriver
 from redis_saver._client.base import AsyncBlock, AsyncClient, Block, NeedsAsyncWith, NeedsWith, RedisDriver, SyncClient
@@ -24,9 +24,10 @@ from redis_saver._client.sync import SyncDriver
 from redis_saver._common import config, keywords, times, ttl as ttls
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
+from redis_saver._engine.counting import Counting, Measured, stats_of
 from redis_saver._engine.requests import Batch, Call, Command, Operation, T
 from redis_saver._engine.scripts import load
-from redis_saver._engine.stats import Counting, Measured, stats_of
+from redis_saver._engine.stats import CacheStats
 from redis_saver._serde.serializer import FastSerializer, chosen
 from redis_saver._storage.encryption import guarded, replaced
 from redis_saver._storage.keys import FIELD, DataKeys

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from redis_saver._common import forks
 from redis_saver._common.logs import Log, ThrottledLog, log_text
-from redis_saver._engine.counters import Instrument, Live, counter
+from redis_saver._engine.counters import Live
 from redis_saver._engine.requests import Operation, T
-from redis_saver._engine.stats import TrafficStats
+from redis_saver._engine.stats import CacheStats
 from redis_saver.errors import KeyConflict, KeyUnavailable, ThreadDamaged, UnsupportedFormat
 
 LOG = Log("redis_saver.cache")
@@ -28,24 +27,7 @@ ERRORS = (KeyConflict, ThreadDamaged, UnsupportedFormat)
 _NEVER = float("-inf")
 
 
-_LOOKUPS = Instrument("cache.lookups", "{entry}", "Requested entries.")
-
-
-@dataclass
-class CacheStats(TrafficStats):
-    """Counts of a cache in this process."""
-
-    hits: int = _LOOKUPS.field("hit", "Entries that `get` found.")
-    misses: int = _LOOKUPS.field("miss", "Entries that `get` did not find, for any reason.")
-    sets: int = counter("cache.sets", "{entry}", "Stored entries.")
-    waits: int = counter("cache.waits", "{entry}", "Hits that another caller stored while `get` waited.")
-    errors: int = counter("cache.errors", "{error}", "Calls that failed, and entries that could not be decoded.")
-    skipped: int = counter("cache.skips", "{call}", "Calls that sent nothing, as the server had just failed.")
-    last_error: str = ""
-    """Class and message of the last error. Never a value."""
-
-
-class Counts(Live, CacheStats):
+class LiveCache(Live, CacheStats):
     """The live counts of a cache."""
 
     kind = "cache"
@@ -74,7 +56,7 @@ class Health:
         self._server, self._on_error, self._replies, self._now = server, on_error, replies, now
         self._throttled = ThrottledLog("redis_saver.cache", now)
         self._failures: tuple[type[Exception], ...] = (*failures, *ERRORS, KeyUnavailable)
-        self.counts: Counts = Counts()
+        self.counts: LiveCache = LiveCache()
         self.after_fork()
         forks.watch(self)
 

@@ -14,11 +14,11 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_saver._cache.cache import Cache
 from redis_saver._cache.entries import MODELS
-from redis_saver._cache.health import CacheStats
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import kind_of
 from redis_saver._common.names import encode
-from redis_saver._engine.stats import Measured
+from redis_saver._engine.counting import Measured
+from redis_saver._engine.stats import CacheStats
 
 _KINDS: Mapping[str, type[Generation]] = {
     kind.__name__: kind for kind in (Generation, GenerationChunk, ChatGeneration, ChatGenerationChunk)

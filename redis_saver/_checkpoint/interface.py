@@ -25,9 +25,9 @@ from redis_saver._checkpoint.pruning import Pruned
 from redis_saver._checkpoint.threads import ThreadQuery, ThreadState
 from redis_saver._common import config as configs, keywords, names, ttl
 from redis_saver._common.ttl import TTL
+from redis_saver._engine.counting import Counting
 from redis_saver._engine.requests import T
 from redis_saver._engine.runner import Driver
-from redis_saver._engine.stats import Counting
 from redis_saver._storage.context import Context
 
 InfoT = TypeVar("InfoT")

@@ -26,9 +26,10 @@ from redis_saver._common.limits import Limits
 from redis_saver._common.names import Keyspace
 from redis_saver._common.ttl import TTL
 from redis_saver._engine import probe
+from redis_saver._engine.counting import Counting, Measured, stats_of
 from redis_saver._engine.requests import Stream
 from redis_saver._engine.runner import Driver
-from redis_saver._engine.stats import Counting, Measured, RedisStats, stats_of
+from redis_saver._engine.stats import Stats
 from redis_saver._serde.comparing import ValueCheck
 from redis_saver._serde.serializer import FastSerializer, chosen
 from redis_saver._storage import compression as compressions
@@ -243,9 +244,9 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         await self._driver.acheck_version()
         await self._driver.arun(probe.check(self._driver.prefix))
 
-    def stats(self) -> RedisStats:
+    def stats(self) -> Stats:
         """Return a copy of this process's counters. Nothing is sent."""
-        return stats_of(RedisStats, self._counting, *self._measured().sources)
+        return stats_of(Stats, self._counting, *self._measured().sources)
 
     def _measured(self) -> Measured:
         context, driver = self._context, self._driver

@@ -22,9 +22,10 @@ from redis_saver._cli.servers import Cold, Hot, postgres_url, redis_url, refuse_
 from redis_saver._client.urls import without_password
 from redis_saver._common import times
 from redis_saver._common.display import counted, printable, shown
+from redis_saver._engine.stats import TierStats
 from redis_saver._migrate.engine import SAMPLE, ItemsReport, Replace, Report, migrate, migrate_items
 from redis_saver._migrate.opening import FORMS, SOURCE_FORMS, STORE_FORMS, is_file_of_items, opened, opened_store
-from redis_saver._tiered.backlog import LONGEST_PAUSE, PAUSE, ColdHistory, Stats, pause_flushing
+from redis_saver._tiered.backlog import LONGEST_PAUSE, PAUSE, ColdHistory, pause_flushing
 from redis_saver._tiered.saver import TieredSaver
 from redis_saver.errors import EndpointError
 
@@ -312,7 +313,7 @@ def _flush(
         else:
             run.go_on(saver)
             left = run.attempt(lambda: saver.close(timeout))
-        return run.end(saver.stats(), left)
+        return run.end(saver.stats().tiers, left)
 
 
 def _pause(redis: str, prefix: str, seconds: float) -> int:
@@ -374,7 +375,7 @@ class _Run:
         if not self.quiet:
             screen.line(f"flush: {text}")
 
-    def tell(self, stats: Stats, *, at_once: bool = False) -> None:
+    def tell(self, stats: TierStats, *, at_once: bool = False) -> None:
         """Print a progress line, unless its numbers are unchanged or the last one is recent. Warn if it is stuck."""
         self._warn_if_stuck(stats)
         if stats.lost_records > self._lost:
@@ -391,7 +392,7 @@ class _Run:
             self.say(numbers + (f", last error: {error}" if error != self._error else ""))
             self._numbers, self._error, self._printed_at = numbers, error, time.monotonic()
 
-    def _warn_if_stuck(self, stats: Stats) -> None:
+    def _warn_if_stuck(self, stats: TierStats) -> None:
         """Warn if nobody flushes although both servers answer. Outages are reported by the checks of the servers."""
         now, flushed = time.monotonic(), stats.flushed + stats.coalesced
         goes_on = flushed != self._flushed or stats.backlog < self._backlog or stats.oldest_seconds < STUCK_AFTER
@@ -412,7 +413,7 @@ class _Run:
             error = without_password(error, server.url)
         return printable(error)
 
-    def end(self, stats: Stats, left: int | None) -> int:
+    def end(self, stats: TierStats, left: int | None) -> int:
         """Print how many records are left, and return the exit code."""
         self.tell(stats, at_once=True)
         if left == 0:
@@ -452,7 +453,7 @@ class _Run:
         self.attempt(lambda: saver.flush(_TURN))
         checked_at = time.monotonic()
         while not self.stop.wait(_STEP):
-            self.tell(saver.stats())
+            self.tell(saver.stats().tiers)
             if time.monotonic() - checked_at >= CHECK_EVERY:
                 self._are_up()
                 checked_at = time.monotonic()
@@ -460,10 +461,10 @@ class _Run:
     def drain(self, saver: TieredSaver, deadline: float) -> int | None:
         """Flush all records. End early if Postgres is up and refuses the rest."""
         while True:
-            before = saver.stats()
+            before = saver.stats().tiers
             seconds = max(0.0, min(_TURN, deadline - time.monotonic()))
             left = self.attempt(lambda seconds=seconds: saver.flush(seconds))  # type: ignore[misc]
-            now = saver.stats()
+            now = saver.stats().tiers
             self.tell(now)
             if left == 0 or now.paused_seconds or self.stop.asked or time.monotonic() >= deadline:
                 return left

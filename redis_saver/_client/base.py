@@ -13,9 +13,9 @@ from redis_saver._client.link import Rules
 from redis_saver._common import config as configs
 from redis_saver._common.display import kind_of
 from redis_saver._common.logs import ThrottledLog
+from redis_saver._engine.counting import Traffic
 from redis_saver._engine.requests import Request
 from redis_saver._engine.runner import Driver
-from redis_saver._engine.stats import Traffic
 from redis_saver.errors import ClusterMoving, closed
 
 CLUSTER_TIMEOUT = 20.0

@@ -15,6 +15,7 @@ from redis_saver._client import clients
 from redis_saver._common.display import error_text, shown
 from redis_saver._common.logs import ThrottledLog
 from redis_saver._common.names import REPLICATED
+from redis_saver._engine.counting import Traffic
 from redis_saver._engine.requests import (
     KEYS_PER_SCAN,
     Argument,
@@ -29,7 +30,6 @@ from redis_saver._engine.requests import (
     key_of,
 )  # fmt: skip
 from redis_saver._engine.scripts import Script
-from redis_saver._engine.stats import Traffic
 from redis_saver.errors import ClusterMoving, RedisSaverError, ReplicationTimeout, from_reply
 
 _LOG = ThrottledLog("redis_saver.client")

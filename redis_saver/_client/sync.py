@@ -13,9 +13,9 @@ from redis_saver._client.asking import ask_all
 from redis_saver._client.base import RedisDriver
 from redis_saver._client.link import Exchange, Link, Send, Together
 from redis_saver._common import forks
+from redis_saver._engine.counting import size_of_reply
 from redis_saver._engine.requests import Ask, AskAll, Call, Request, Sleep, T
 from redis_saver._engine.runner import BlockingDriver, run
-from redis_saver._engine.stats import size_of_reply
 
 
 class SyncDriver(BlockingDriver[Request], RedisDriver):

@@ -1,33 +1,19 @@
-"""Counts of calls, requests and bytes. They are always on.
+"""All numbers that operators see, each declared once: `stats()` returns them, and telemetry exports them.
 
-OS threads count without a lock. CPython switches OS threads only at function calls and backward jumps, so it cannot
-interrupt `number += 1`. (On free-threaded builds numbers may be a little too low.)
+`counting.py` counts what all savers, stores and caches have in common. A class `Live...` beside the code that counts
+the others has them while they grow.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
-from contextvars import Context
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from operator import length_hint
-from time import perf_counter
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from redis_saver._common import forks
-from redis_saver._common.display import kind_of
-from redis_saver._common.logs import ignoring
-from redis_saver._engine.counters import Instrument, Live, counter
-from redis_saver._engine.requests import Argument, Ask, AskAll, Batch, Call, Command, Page, R, Sleep, T, key_of
-from redis_saver._engine.runner import Pump
+from redis_saver._engine.counters import Instrument, counter
 
 BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the buckets in seconds. A call over a local connection takes 0.1 to 1 ms, and seconds in a
 failover."""
-StatsT = TypeVar("StatsT")
-CANCELLED = "cancelled"
-"""The kind of error of a call whose caller was stopped by a cancelled task or Ctrl-C."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +54,93 @@ class TrafficStats:
     bytes_received: int = _IO.field("receive", "Bytes of the replies, without those of the protocol.")
 
 
+_TIER_READS = Instrument("tier.reads", "{read}", "Reads by result.")
+_RECORDS = Instrument("tier.flush.records", "{record}", "Records by result.")
+
+
 @dataclass
-class RedisStats(TrafficStats):
-    """Counts of a saver or a store on one server in this process."""
+class TierStats:
+    """LiveTiers of events between the tiers of a saver, in this process.
+
+    The backlog (`dirty_threads` to `set_aside`) covers all processes, as last seen in hot. The age grows with time.
+    """
+
+    hits: int = _TIER_READS.field("hit", "Reads that hot answered.")
+    misses: int = _TIER_READS.field("miss", "Reads that cold answered because hot had nothing.")
+    rehydrations: int = counter("tier.rehydrations", "{checkpoint}", "Checkpoints that filled hot.")
+    intents: int = _TIER_READS.field("intent", "Reads that cold answered because the thread had a write intent.")
+    bypasses: int = counter(
+        "tier.bypasses", "{operation}", "Reads and writes that continued without hot, as it failed."
+    )
+    repairs: int = counter("tier.repairs", "{repair}", "Damaged threads that hot dropped because cold has them.")
+    enrolled: int = counter("tier.enrollments", "{thread}", "Threads that only hot had, and that are flushed to cold.")
+    written_through: int = counter(
+        "tier.write_through", "{write}", "Writes of write-behind savers that went to cold first."
+    )
+    flushed: int = _RECORDS.field(
+        "flushed", "Records (checkpoints, pending writes of a task, deletions) that were written to cold."
+    )
+    coalesced: int = _RECORDS.field(
+        "coalesced", 'Records that were skipped in favour of newer ones, with `cold_history="latest"`.'
+    )
+    flushes: int = counter("tier.flush.claims", "{claim}", "Claims of threads by the flusher.")
+    flush_seconds: float = counter("tier.flush.time", "s", "Total duration of these claims.", default=0.0)
+    refused: int = _RECORDS.field(
+        "refused", "Refusals of records by a cold saver that was reachable. Each refusal counts."
+    )
+    unreachable: int = counter(
+        "tier.flush.unreachable", "{claim}", "Claims that cold did not answer, also each 10 s in which it hangs."
+    )
+    worker_errors: int = counter(
+        "tier.flush.worker_errors", "{error}", "Flusher workers that failed outside of a flush, or ended."
+    )
+    dirty_threads: int = counter("tier.backlog.threads", "{thread}", "Threads with records that cold lacks.", "gauge")
+    backlog: int = counter("tier.backlog.records", "{record}", "Records that cold lacks.", "gauge")
+    oldest_seconds: float = counter("tier.backlog.age", "s", "Age of the oldest such record.", "gauge", default=0.0)
+    set_aside: int = counter(
+        "tier.backlog.set_aside", "{record}", "Records that cold refused. They are retried.", "gauge"
+    )
+    paused_seconds: float = counter(
+        "tier.backlog.paused", "s", "Time for which flushing is still paused.", "gauge", default=0.0
+    )
+    seconds_since_scan: float | None = counter(
+        "tier.backlog.scan_age", "s", "Time since the last scan for such records.", "gauge", default=None
+    )
+    lost_records: int = counter(
+        "tier.backlog.lost", "{record}", "Records that hot lost, and cold does not have (about)."
+    )
+    last_error: str = ""
+    """The flusher's last error, without any text that may quote values."""
+
+
+_COPY_READS = Instrument("store_tier.reads", "{read}", "Gets and searches by the tier that answered.")
+_COPIES = Instrument("store_tier.copies", "{copy}", "Copies by result.")
+
+
+@dataclass
+class CopyStats:
+    """Counts of a `TieredStore`'s copies in hot, in this process."""
+
+    hits: int = _COPY_READS.field("hit", "Gets and searches that hot answered.")
+    misses: int = _COPY_READS.field("miss", "Gets and searches that cold answered because hot did not have everything.")
+    fills: int = _COPIES.field("stored", "Copies that were stored in hot after a miss or a write.")
+    refused: int = _COPIES.field(
+        "refused",
+        "Copies that were not stored: somebody else wrote the item, hot is full, or "
+        "its serializer or limits refuse the value.",
+    )
+    repairs: int = counter(
+        "store_tier.repairs", "{repair}", "Partitions that lost a part, and copies that cannot be decoded."
+    )
+    bypasses: int = counter(
+        "store_tier.bypasses", "{operation}", "Reads and writes that continued without hot, as it failed."
+    )
+    errors: int = counter("store_tier.errors", "{error}", "Writes that could not be read back. The log has the reason.")
+
+
+@dataclass
+class Stats(TrafficStats):
+    """Counts of a saver or a store in this process. Over two tiers, requests and cache are those of hot."""
 
     cache_bytes: int = counter("remembered.size", "By", "Estimated memory of the cache.", "up_down_counter")
     cache_hits: int = _LOOKUPS.field(
@@ -78,273 +148,24 @@ class RedisStats(TrafficStats):
     )
     cache_misses: int = _LOOKUPS.field("miss", "Such calls whose thread or partition was not cached.")
     unavailable: int = counter("keys.skipped", "{thread}", "Threads and partitions that were skipped: no key.")
+    tiers: TierStats = field(default_factory=TierStats)
+    """Events between the tiers of a `TieredSaver`. All are 0 for another saver or store."""
+    copies: CopyStats = field(default_factory=CopyStats)
+    """Events of a `TieredStore`'s copies. All are 0 for another store or saver."""
 
 
-Around: TypeAlias = "Callable[[Generator[Any, Any, Any]], Generator[Any, Any, Any]]"
-"""Returns an operation that runs another one."""
-Ended: TypeAlias = Callable[[float, "str | None", "_Observed"], None]
-"""Callback for the end of a call, with its duration in seconds, the kind of its error, and what was noted of it."""
-WAITS: Mapping[type[Any], str] = {
-    Sleep: "waiting for others", Ask: "the provider of keys", AskAll: "the provider of keys"
-}  # fmt: skip
-"""Names of what a call waits for, by the class of a request. All others are for Redis."""
-Shares: TypeAlias = Sequence[tuple[Context, int]]
-"""The requests of a pipeline that several calls share: the context of each request's caller, and its size in bytes."""
-SharingObserver: TypeAlias = Callable[[Shares], Callable[[], None]]
-"""Observes the start of a shared pipeline, in the context that sends it. Returns the callback for its end."""
-Observer: TypeAlias = Callable[[str, bool], Ended]
-"""Observes the start of a call, in the caller's context, by its name and whether it streams. Returns the callback for
-its end. That of a stream may run in another context."""
+_ENTRIES = Instrument("cache.lookups", "{entry}", "Requested entries.")
 
 
-class Counting:
-    """Counter of the calls of a saver, a store or a cache."""
+@dataclass
+class CacheStats(TrafficStats):
+    """Counts of a cache in this process."""
 
-    def __init__(self, around: Around | None = None, waits: Mapping[type[Any], str] = WAITS) -> None:
-        """Start at zero.
-
-        Args:
-            around: Each operation runs in it. It may turn the operation's error into the one to count.
-            waits: As `WAITS`.
-        """
-        self._around, self._waits = around, waits
-        self.observers: Mapping[object, Observer] = {}
-        """They observe every call. Without observers this costs nothing. A key has one observer at a time."""
-        self.after_fork()
-        forks.watch(self)
-
-    def after_fork(self) -> None:
-        """In the child, count from zero."""
-        self._numbers: dict[str, list[Any]] = {}
-
-    def snapshot(self) -> dict[str, OperationStats]:
-        """Return the counts so far."""
-        return {name: _stats_of(list(numbers)) for name, numbers in list(self._numbers.items())}
-
-    def call(self, operation: Generator[R, Any, T], name: str = "") -> Generator[R, Any, T]:
-        """Count an operation when it ends. Its default name is its generator's without leading underscores."""
-        name = name or name_of(operation)
-        operation = operation if self._around is None else self._around(operation)
-        observed = _Observed(self.observers, name, self._waits) if self.observers else None
-        began = perf_counter()
-        try:
-            result = yield from (operation if observed is None else observed.passing(operation))
-        except BaseException as error:
-            self._ended(name, perf_counter() - began, observed, error)
-            raise
-        self._ended(name, perf_counter() - began, observed)
-        return result
-
-    def stream(self, operation: Generator[R, Any, None], name: str = "") -> Generator[R, Any, None]:
-        """Count an operation that streams, as `call` does for others. Closing the iterator early counts as success."""
-        name = name or name_of(operation)
-        operation = operation if self._around is None else self._around(operation)
-        observed = _Observed(self.observers, name, self._waits, is_stream=True) if self.observers else None
-        pump, spent, began = Pump(operation), 0.0, perf_counter()
-        try:
-            with closing(pump):
-                for request in pump:
-                    if isinstance(request, Page):
-                        spent += perf_counter() - began
-                        try:
-                            yield request
-                        except GeneratorExit:
-                            self._ended(name, spent, observed)
-                            return
-                        began = perf_counter()
-                        continue
-                    with pump, observed.noting(request) if observed else nullcontext():
-                        pump.reply = yield observed.watched(request) if observed else request
-        except BaseException as error:
-            self._ended(name, spent + perf_counter() - began, observed, error)
-            raise
-        self._ended(name, spent + perf_counter() - began, observed)
-
-    def _ended(self, name: str, seconds: float, observed: _Observed | None, error: BaseException | None = None) -> None:
-        numbers = self._numbers.get(name)
-        if numbers is None:
-            numbers = self._numbers.setdefault(name, [0, 0.0, *[0] * (len(BOUNDS) + 1)])
-        bucket = 2 + bisect_left(BOUNDS, seconds)
-        numbers[bucket] += 1
-        numbers[1] += seconds
-        if error is not None:
-            numbers[0] += 1
-        if observed is not None:
-            observed.ended(seconds, error)
-
-
-def name_of(operation: Generator[Any, Any, Any]) -> str:
-    """Return the name of an operation. It is the name of the method that makes it."""
-    name: str = operation.__name__  # type: ignore[attr-defined]  # generators have one, as collections.abc does not say
-    return name.lstrip("_")
-
-
-def _stats_of(numbers: Sequence[Any]) -> OperationStats:
-    errors, seconds, *buckets = numbers
-    histogram = dict(zip((*map(str, BOUNDS), "+Inf"), buckets, strict=True))
-    return OperationStats(sum(buckets), errors, seconds, histogram)
-
-
-class _Observed:
-    """A call with observers."""
-
-    def __init__(
-        self,
-        observers: Mapping[object, Observer],
-        name: str,
-        waits: Mapping[type[Any], str],
-        *,
-        is_stream: bool = False,
-    ) -> None:
-        self.key: bytes | None = None
-        """The key that the first request is about."""
-        self.waited: dict[str, float] = {}
-        """Seconds for which the call waited, by what it waited for."""
-        self._waits = waits
-        self._ends: list[Ended] = []
-        for began in observers.values():
-            with ignoring("telemetry"):
-                self._ends.append(began(name, is_stream))
-
-    @contextmanager
-    def noting(self, request: object) -> Iterator[None]:
-        """Note the key of the first request, and how long each request takes."""
-        if self.key is None and isinstance(request, Call | Command | Batch):
-            self.key = key_of(request)
-        began, before = perf_counter(), sum(self.waited.values())
-        try:
-            yield
-        finally:
-            waited, inside = self._waits.get(type(request), "Redis"), sum(self.waited.values()) - before
-            self.waited[waited] = self.waited.get(waited, 0.0) + perf_counter() - began - inside
-
-    def passing(self, operation: Generator[R, Any, T]) -> Generator[R, Any, T]:
-        """Pass the operation's requests on, and note them."""
-        pump = Pump(operation)
-        for request in pump:
-            with pump, self.noting(request):
-                pump.reply = yield self.watched(request)
-        return pump.result
-
-    def watched(self, request: R) -> R:
-        """Return a request that notes the requests of its own operation, too (those of `_tiered/requests.py`)."""
-        more: dict[str, Any] = {}
-        if make := getattr(request, "make", None):
-            more["make"] = lambda: self.passing(make())
-        elif hasattr(request, "around"):
-            more["around"] = self.passing
-        return request._replace(**more) if more else request  # type: ignore[attr-defined]
-
-    def ended(self, seconds: float, error: BaseException | None) -> None:
-        """Call the callbacks in reverse order of the observers."""
-        kind = None if error is None else CANCELLED if isinstance(error, GeneratorExit) else type(error).__name__
-        for end in reversed(self._ends):
-            with ignoring("telemetry"):
-                end(seconds, kind, self)
-
-
-class Source(Protocol):
-    """An object that counts something."""
-
-    kind: ClassVar[str]
-    """`Instrument.source` of its numbers."""
-
-    def numbers(self) -> Mapping[str, Any]:
-        """Return the current numbers."""
-
-
-class Measured(NamedTuple):
-    """The parts of a saver, a store or a cache that telemetry reads."""
-
-    counting: Counting
-    server: str
-    """Its server as a URL without login."""
-    collection: str
-    """`checkpoints`, `items` or `entries`."""
-    sources: tuple[Source, ...]
-    thread_of: Callable[[bytes], str | None] | None = None
-    """Returns the thread that a key belongs to. None if there are no threads."""
-
-
-def measured(thing: object) -> Measured:
-    """Return the parts of one of our savers, stores or caches that telemetry reads.
-
-    Raises:
-        TypeError: It is anything else.
-    """
-    method: Callable[[object], Measured] | None = getattr(type(thing), "_measured", None)
-    if method is None:
-        raise TypeError(f"this is {kind_of(thing)}: pass a saver, store or cache, such as RedisSaver or TieredSaver")
-    return method(thing)
-
-
-def stats_of(kind: Callable[..., StatsT], counting: Counting, *sources: Source) -> StatsT:
-    """Return a copy of all counts."""
-    numbers: dict[str, Any] = {}
-    for source in sources:
-        numbers |= source.numbers()
-    return kind(**numbers, operations=counting.snapshot())
-
-
-class Traffic(Live, TrafficStats):
-    """Counts of a driver's requests and bytes."""
-
-    kind = "traffic"
-
-    def __init__(self) -> None:
-        """Start at zero, without observers."""
-        super().__init__()
-        self.observers: Mapping[object, SharingObserver] = {}
-        """They observe shared pipelines. A key has one observer at a time."""
-
-    @contextmanager
-    def sharing(self, shares: Shares) -> Iterator[None]:
-        """Let the observers observe a pipeline that several calls share."""
-        ends = []
-        for began in self.observers.values():
-            with ignoring("telemetry"):
-                ends.append(began(shares))
-        try:
-            yield
-        finally:
-            for end in reversed(ends):
-                with ignoring("telemetry"):
-                    end()
-
-    def sending(self, arguments: Sequence[Argument]) -> None:
-        """Count a command before it is sent, as its reply may be lost.
-
-        The size in bytes is an estimate: numbers count as nothing, and a character of a str as one byte.
-        """
-        size = sum(map(length_hint, arguments))
-        self.round_trips += 1
-        self.bytes_sent += size
-
-    def sending_together(self, commands: Sequence[Sequence[Argument]]) -> None:
-        """Count the commands of a pipeline, before it is sent."""
-        size = sum([sum(map(length_hint, arguments)) for arguments in commands])
-        self.round_trips += 1
-        self.bytes_sent += size
-
-    def receive(self, reply: T) -> T:
-        """Count a reply, and return it."""
-        size = size_of_reply(reply)
-        self.bytes_received += size
-        return reply
-
-
-def size_of_reply(reply: Any) -> int:
-    """Return the approximate size of a reply in bytes."""
-    kind = type(reply)
-    if kind is bytes or kind is str:
-        return len(reply)
-    if kind is not list:
-        return 0
-    size = 0
-    for item in reply:
-        kind = type(item)
-        if kind is bytes:
-            size += len(item)
-        elif kind is not int:
-            size += size_of_reply(item)
-    return size
+    hits: int = _ENTRIES.field("hit", "Entries that `get` found.")
+    misses: int = _ENTRIES.field("miss", "Entries that `get` did not find, for any reason.")
+    sets: int = counter("cache.sets", "{entry}", "Stored entries.")
+    waits: int = counter("cache.waits", "{entry}", "Hits that another caller stored while `get` waited.")
+    errors: int = counter("cache.errors", "{error}", "Calls that failed, and entries that could not be decoded.")
+    skipped: int = counter("cache.skips", "{call}", "Calls that sent nothing, as the server had just failed.")
+    last_error: str = ""
+    """Class and message of the last error. Never a value."""

@@ -254,7 +254,7 @@ class ChunkCache:
         self._hits = self._misses = 0
 
     def numbers(self) -> dict[str, Any]:
-        """Return its fields of `RedisStats`. A lookup is a hit if anything of the thread is remembered."""
+        """Return its fields of `Stats`. A lookup is a hit if anything of the thread is remembered."""
         return {"cache_bytes": self._threads.bytes, "cache_hits": self._hits, "cache_misses": self._misses}
 
     def of(self, thread: bytes) -> KnownThread:

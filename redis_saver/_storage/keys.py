@@ -25,7 +25,7 @@ from redis_saver._common.display import error_text, kind_of
 from redis_saver._engine.counters import Live
 from redis_saver._engine.requests import Ask, Command, Operation, Page, R, Request, T
 from redis_saver._engine.runner import Pump, run
-from redis_saver._engine.stats import RedisStats
+from redis_saver._engine.stats import Stats
 from redis_saver._storage.asking import Questions
 from redis_saver._storage.framing import pack, unpack
 from redis_saver._storage.sealing import ID, TIME, Cipher, KnownWrites, joined, new_id
@@ -162,7 +162,7 @@ class Encryption:
         self.on_unavailable: OnUnavailable = on_unavailable
 
 
-class Unavailable(Live, RedisStats):
+class Unavailable(Live, Stats):
     """Count of the threads or partitions that calls skipped."""
 
     kind = "keys"

@@ -199,5 +199,5 @@ class Remembered:
         self._values.forget(key)
 
     def numbers(self) -> dict[str, Any]:
-        """Return the fields of `RedisStats` for this cache."""
+        """Return the fields of `Stats` for this cache."""
         return {"cache_bytes": self._values.bytes, "cache_hits": self._hits, "cache_misses": self._misses}

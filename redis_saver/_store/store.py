@@ -32,8 +32,9 @@ from redis_saver._common.names import Keyspace
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, StoreKeyspace
 from redis_saver._common.ttl import TTL, Expiry
 from redis_saver._engine import probe
+from redis_saver._engine.counting import Counting, Measured, stats_of
 from redis_saver._engine.requests import Operation, T
-from redis_saver._engine.stats import Counting, Measured, RedisStats, stats_of
+from redis_saver._engine.stats import Stats
 from redis_saver._serde.serializer import FastSerializer, chosen
 from redis_saver._storage import compression as compressions
 from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
@@ -430,9 +431,9 @@ class Store(Rotates, BaseStore, Generic[ClientT]):
         """`build_index` for asyncio."""
         return await self._arun(server_search.build_index(self._context))
 
-    def stats(self) -> RedisStats:
+    def stats(self) -> Stats:
         """Return a copy of this process's counters. Nothing is sent."""
-        return stats_of(RedisStats, self._counting, *self._measured().sources)
+        return stats_of(Stats, self._counting, *self._measured().sources)
 
     def _measured(self) -> Measured:
         sources: Any = self._driver.traffic, self._context.remembered, *skip_counts(self._context.values.data_keys)

@@ -13,7 +13,6 @@ import re
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import chain, islice
 from operator import index
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -24,9 +23,9 @@ from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
 from redis_saver._common.logs import Log
 from redis_saver._common.names import Keyspace
-from redis_saver._engine.counters import Instrument, Live, counter, instruments
+from redis_saver._engine.counters import Live, instruments
 from redis_saver._engine.requests import Batch, Call, Command, Operation, Scan, Sleep
-from redis_saver._engine.stats import Counting, OperationStats
+from redis_saver._engine.stats import TierStats
 from redis_saver._tiered import scripts
 from redis_saver._tiered.requests import Tiered
 from redis_saver.errors import BacklogFull, decoding
@@ -72,68 +71,7 @@ _LOG = Log("redis_saver.tiered")
 ColdHistory: TypeAlias = Literal["all", "latest"]
 
 
-_READS = Instrument("tier.reads", "{read}", "Reads by result.")
-_RECORDS = Instrument("tier.flush.records", "{record}", "Records by result.")
-
-
-@dataclass
-class Stats:
-    """Counts of events between the tiers, in this process.
-
-    The backlog (`dirty_threads` to `set_aside`) covers all processes, as last seen in hot. The age grows with time.
-    """
-
-    hits: int = _READS.field("hit", "Reads that hot answered.")
-    misses: int = _READS.field("miss", "Reads that cold answered because hot had nothing.")
-    rehydrations: int = counter("tier.rehydrations", "{checkpoint}", "Checkpoints that filled hot.")
-    intents: int = _READS.field("intent", "Reads that cold answered because the thread had a write intent.")
-    bypasses: int = counter(
-        "tier.bypasses", "{operation}", "Reads and writes that continued without hot, as it failed."
-    )
-    repairs: int = counter("tier.repairs", "{repair}", "Damaged threads that hot dropped because cold has them.")
-    enrolled: int = counter("tier.enrollments", "{thread}", "Threads that only hot had, and that are flushed to cold.")
-    written_through: int = counter(
-        "tier.write_through", "{write}", "Writes of write-behind savers that went to cold first."
-    )
-    flushed: int = _RECORDS.field(
-        "flushed", "Records (checkpoints, pending writes of a task, deletions) that were written to cold."
-    )
-    coalesced: int = _RECORDS.field(
-        "coalesced", 'Records that were skipped in favour of newer ones, with `cold_history="latest"`.'
-    )
-    flushes: int = counter("tier.flush.claims", "{claim}", "Claims of threads by the flusher.")
-    flush_seconds: float = counter("tier.flush.time", "s", "Total duration of these claims.", default=0.0)
-    refused: int = _RECORDS.field(
-        "refused", "Refusals of records by a cold saver that was reachable. Each refusal counts."
-    )
-    unreachable: int = counter(
-        "tier.flush.unreachable", "{claim}", "Claims that cold did not answer, also each 10 s in which it hangs."
-    )
-    worker_errors: int = counter(
-        "tier.flush.worker_errors", "{error}", "Flusher workers that failed outside of a flush, or ended."
-    )
-    dirty_threads: int = counter("tier.backlog.threads", "{thread}", "Threads with records that cold lacks.", "gauge")
-    backlog: int = counter("tier.backlog.records", "{record}", "Records that cold lacks.", "gauge")
-    oldest_seconds: float = counter("tier.backlog.age", "s", "Age of the oldest such record.", "gauge", default=0.0)
-    set_aside: int = counter(
-        "tier.backlog.set_aside", "{record}", "Records that cold refused. They are retried.", "gauge"
-    )
-    paused_seconds: float = counter(
-        "tier.backlog.paused", "s", "Time for which flushing is still paused.", "gauge", default=0.0
-    )
-    seconds_since_scan: float | None = counter(
-        "tier.backlog.scan_age", "s", "Time since the last scan for such records.", "gauge", default=None
-    )
-    lost_records: int = counter(
-        "tier.backlog.lost", "{record}", "Records that hot lost, and cold does not have (about)."
-    )
-    last_error: str = ""
-    """The flusher's last error, without any text that may quote values."""
-    operations: Mapping[str, OperationStats] = field(default_factory=dict)
-    """Calls by method. `saver.hot.stats()` has the requests to Redis, including those of the flusher."""
-
-
-class Counts(Live, Stats):
+class LiveTiers(Live, TierStats):
     """The live counts of a process."""
 
     kind = "tier"
@@ -163,10 +101,10 @@ class Counts(Live, Stats):
         self.unreachable += 1
         return seconds
 
-    def snapshot(self, counting: Counting) -> Stats:
+    def snapshot(self) -> TierStats:
         """Return a copy of all counts, with the records of this process as long as it knows no others."""
         self._tell_times()
-        return Stats(**super().numbers(), operations=counting.snapshot())
+        return TierStats(**super().numbers())
 
     def numbers(self) -> dict[str, Any]:
         """Return the counts. The backlog is left out unless this process knows it, because 0 would be wrong."""
@@ -206,7 +144,7 @@ class Counts(Live, Stats):
 
 
 GAUGES = frozenset(
-    name for instrument, names in instruments(Stats).items() if instrument.kind == "gauge" for name in names
+    name for instrument, names in instruments(TierStats).items() if instrument.kind == "gauge" for name in names
 )
 """Fields that cover all processes."""
 
@@ -225,10 +163,10 @@ class Scanned(NamedTuple):
 class BacklogCount:
     """This process's part of the count."""
 
-    def __init__(self, keyspace: Keyspace, counts: Counts) -> None:
+    def __init__(self, keyspace: Keyspace, counts: LiveTiers) -> None:
         """Start with nothing to report."""
         self._keyspace = keyspace
-        self.counts: Counts = counts
+        self.counts: LiveTiers = counts
         self.after_fork()
         forks.watch(self)
 
@@ -471,7 +409,7 @@ class FlushQueue:
                     f"{counts.backlog} records wait to be flushed to cold, and the backlog did not fall below "
                     f"max_backlog={limit} within {self._backlog_timeout:g} seconds (backlog_timeout). Nothing was "
                     f"written. {paused}Check that cold is up, that a flusher runs (flusher=True, or redis-saver "
-                    "flush), and stats().last_error"
+                    "flush), and stats().tiers.last_error"
                 )
             yield Sleep(_ASK_AGAIN)
 
@@ -486,7 +424,7 @@ class FlushQueue:
         self._versions.store(namespace, (checkpoint_id, versions), size)
 
 
-def what_is_left(stats: Stats) -> str:
+def what_is_left(stats: TierStats) -> str:
     """Return the message about records that a drain left, with the numbers of the last scan."""
     return (
         f"{stats.backlog} records of {stats.dirty_threads} threads could not be brought to cold in time. They stay in "

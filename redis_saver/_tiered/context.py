@@ -34,7 +34,7 @@ from redis_saver._storage.context import Context
 from redis_saver._storage.framing import unpack
 from redis_saver._storage.keys import keyed
 from redis_saver._tiered import scripts
-from redis_saver._tiered.backlog import BacklogCount, Counts, FlushQueue
+from redis_saver._tiered.backlog import BacklogCount, FlushQueue, LiveTiers
 from redis_saver._tiered.carrying import Carrier
 from redis_saver._tiered.in_cold import InCold
 from redis_saver._tiered.requests import ColdCall, Tiered, attempt
@@ -177,7 +177,7 @@ class Tiers:
         """True if cold is known to list checkpoints by descending id."""
         self.stores_json: bool = self.lists_by_id
         """True if cold is known to store metadata as JSON."""
-        self.counts: Counts = Counts()
+        self.counts: LiveTiers = LiveTiers()
         self.backlog: BacklogCount = BacklogCount(self.hot.keyspace, self.counts)
         self.fills: Fills = Fills()
         self.leases: Leases = Leases()

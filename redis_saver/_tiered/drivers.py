@@ -27,9 +27,9 @@ from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver, context_o
 from redis_saver._client import loops
 from redis_saver._common import forks, postgres
 from redis_saver._common.display import kind_of
+from redis_saver._engine.counting import Counting, Measured
 from redis_saver._engine.requests import Ask, Call, Request, Sleep, T
 from redis_saver._engine.runner import BlockingDriver, Driver, arun, run
-from redis_saver._engine.stats import Counting, Measured
 from redis_saver._tiered import postgres as statements
 from redis_saver._tiered.carrying import Carrier, Way
 from redis_saver._tiered.guarding import Guard

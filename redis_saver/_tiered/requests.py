@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from redis_saver._engine.counting import WAITS as WAITS_FOR_REDIS
 from redis_saver._engine.requests import Page, R, Request, T
-from redis_saver._engine.stats import WAITS as WAITS_FOR_REDIS
 from redis_saver._tiered.twins import BY_PARENTS
 
 _READS = frozenset(

@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Generic, TypeVar, cast
 
@@ -21,15 +22,16 @@ from redis_saver._checkpoint.ownership import Record, Terms
 from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver, context_of, driver_of
 from redis_saver._common import config as configs, forks, keywords
 from redis_saver._common.logs import Log
+from redis_saver._engine.counting import Counting
 from redis_saver._engine.requests import Operation, Sleep, T
 from redis_saver._engine.runner import Driver
-from redis_saver._engine.stats import Counting
+from redis_saver._engine.stats import Stats
 from redis_saver._serde.serializer import safe
 from redis_saver._storage.context import Context
 from redis_saver._storage.envelopes import EnvelopeSerializer
 from redis_saver._storage.rewrapping import Rotates
 from redis_saver._tiered import listing, reading, sealing, thread_info, threads, writing
-from redis_saver._tiered.backlog import LONGEST_PAUSE, PAUSE, ColdHistory, FlushQueue, Stats, what_is_left
+from redis_saver._tiered.backlog import LONGEST_PAUSE, PAUSE, ColdHistory, FlushQueue, what_is_left
 from redis_saver._tiered.carrying import Carrier
 from redis_saver._tiered.context import Mode, OnHotError, Tiers, Verify
 from redis_saver._tiered.drivers import AsyncTieredDriver, HotAndCold, SyncTieredDriver, TieredDriver
@@ -217,7 +219,7 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
                 break
             yield Sleep(_BETWEEN_FLUSHES)
         if left:
-            _LOG.warning("%s", what_is_left(self.stats()))
+            _LOG.warning("%s", what_is_left(self.stats().tiers))
         return left
 
     def __repr__(self) -> str:
@@ -280,8 +282,10 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         return self._context.backlog.set_pause(seconds)
 
     def stats(self) -> Stats:
-        """Return a copy of this process's counts so far."""
-        return self._context.counts.snapshot(self._counting)
+        """Return a copy of this process's counts: calls of this saver, requests of hot, and events between the tiers."""
+        of_hot = self.hot.stats()
+        operations = {**of_hot.operations, **self._counting.snapshot()}
+        return replace(of_hot, operations=operations, tiers=self._context.counts.snapshot())
 
     def _entered(self) -> Self:
         self._lifetime.enter_block()
@@ -300,7 +304,7 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
     def _warn_of(self, left: int, error: BaseException | None) -> None:
         """Warn at the end of a `with` about records that are left in hot, unless the body raised an error."""
         if left and error is None:
-            warnings.warn(what_is_left(self.stats()), BacklogWarning, stacklevel=3)
+            warnings.warn(what_is_left(self.stats().tiers), BacklogWarning, stacklevel=3)
 
 
 def tiers_of(saver: TwoTiers[Any]) -> Tiers:

@@ -5,9 +5,8 @@ Hot answers a search if it has copies of all items of the partition.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -19,9 +18,9 @@ from redis_saver._common import filters
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog, log_text
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, with_notes
-from redis_saver._engine.counters import Instrument, Live, counter
+from redis_saver._engine.counters import Live
 from redis_saver._engine.requests import Argument, Batch, Command, Operation, T
-from redis_saver._engine.stats import OperationStats
+from redis_saver._engine.stats import CopyStats
 from redis_saver._store import namespaces, reading, scripts
 from redis_saver._store.context import Place, StoreContext, check_labels, namespace_and_key
 from redis_saver._store.index_config import Texts
@@ -48,34 +47,7 @@ _UPDATED_DIGITS = 14
 """Number of hex digits of cold's `updated_at` in a copy. An item of a `RedisStore` has 16 digits there, for its put."""
 
 
-_READS = Instrument("store_tier.reads", "{read}", "Gets and searches by the tier that answered.")
-_COPIES = Instrument("store_tier.copies", "{copy}", "Copies by result.")
-
-
-@dataclasses.dataclass
-class TieredStoreStats:
-    """Counts of events between the tiers of a store, in this process."""
-
-    hits: int = _READS.field("hit", "Gets and searches that hot answered.")
-    misses: int = _READS.field("miss", "Gets and searches that cold answered because hot did not have everything.")
-    fills: int = _COPIES.field("stored", "Copies that were stored in hot after a miss or a write.")
-    refused: int = _COPIES.field(
-        "refused",
-        "Copies that were not stored: somebody else wrote the item, hot is full, or "
-        "its serializer or limits refuse the value.",
-    )
-    repairs: int = counter(
-        "store_tier.repairs", "{repair}", "Partitions that lost a part, and copies that cannot be decoded."
-    )
-    bypasses: int = counter(
-        "store_tier.bypasses", "{operation}", "Reads and writes that continued without hot, as it failed."
-    )
-    errors: int = counter("store_tier.errors", "{error}", "Writes that could not be read back. The log has the reason.")
-    operations: Mapping[str, OperationStats] = dataclasses.field(default_factory=dict)
-    """Calls by method. `store.hot.stats()` has their requests to Redis."""
-
-
-class Counts(Live, TieredStoreStats):
+class LiveCopies(Live, CopyStats):
     """The live counts."""
 
     kind = "store_tier"
@@ -89,7 +61,7 @@ class StoreTiers:
         """The hot store."""
         self.ttl: int = ttl
         """Lifetime of a copy in milliseconds. 0: until it is evicted or written."""
-        self.counts: Counts = Counts()
+        self.counts: LiveCopies = LiveCopies()
 
 
 def ask_each(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -26,9 +27,10 @@ from redis_saver._common import config, keywords
 from redis_saver._common.display import kind_of, shown
 from redis_saver._common.logs import Log, log_text
 from redis_saver._common.store_names import Partition, with_notes
+from redis_saver._engine.counting import Counting
 from redis_saver._engine.replies import StoreReply
 from redis_saver._engine.requests import Argument, Batch, Call, Operation, T
-from redis_saver._engine.stats import Counting, stats_of
+from redis_saver._engine.stats import CopyStats, Stats
 from redis_saver._store import namespaces, scripts, searching
 from redis_saver._store.scripts import NO_ANNOUNCEMENT, ask, windows
 from redis_saver._store.store import AsyncRedisStore, RedisStore, context_of, method_of
@@ -37,7 +39,7 @@ from redis_saver._tiered.context import OnHotError
 from redis_saver._tiered.drivers import AsyncTieredDriver, HotAndCold, SyncTieredDriver, TieredDriver
 from redis_saver._tiered.requests import WAITS, ColdCall, Tiered, attempt, best_effort, setup, with_own_errors
 from redis_saver._tiered_store import copies
-from redis_saver._tiered_store.copies import Copy, StoreTiers, TieredStoreStats
+from redis_saver._tiered_store.copies import Copy, StoreTiers
 from redis_saver.errors import StoreBusy, reading_store
 
 if TYPE_CHECKING:
@@ -167,9 +169,10 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
         """`warm` for asyncio."""
         return await self._arun(copies.warm(self._context, namespace_prefix))
 
-    def stats(self) -> TieredStoreStats:
-        """Return a copy of this process's counters."""
-        return stats_of(TieredStoreStats, self._counting, self._context.counts)
+    def stats(self) -> Stats:
+        """Return a copy of this process's counts: calls of this store, requests of hot, and copies."""
+        copied = CopyStats(**self._context.counts.numbers())
+        return replace(self.hot.stats(), operations=self._counting.snapshot(), copies=copied)
 
 
 def batch(tiers: StoreTiers, ops: list[Op]) -> Tiered[list[Result]]:

@@ -146,7 +146,7 @@ def test_logs_and_stats_of_two_tiers_show_names_safely(name: str, caplog: pytest
         saver.put_writes(where, [("n", 1)], name)
         asyncio.run(put(Uniform(saver), where, {"n": 2}))  # cold takes that, also if a claim ends early
         asyncio.run(flushed_until(Uniform(saver), lambda _: "cold refused a record of thread" in caplog.text))
-        said = [saver.stats().last_error or ""]
+        said = [saver.stats().tiers.last_error or ""]
         saver.close(timeout=0.1)
     said += [record.getMessage() for record in caplog.records]
     assert any("cold refused a record of thread" in text for text in said) and len(said) > 2

@@ -411,7 +411,7 @@ async def test_a_fill_that_replaces_writes_notes_their_chunks(target: Target, ti
     uniform = await tiers.uniform()
     assert await uniform.get_tuple(config("thread")) is None
     configs = await stepped(uniform, 1)
-    await drained(uniform) if uniform.saver.stats().backlog else None
+    await drained(uniform) if uniform.saver.stats().tiers.backlog else None
     target.raw.hdel(Keyspace(target.prefix).keys("thread").data_key, "@complete", "@has_latest\0")
     again = await tiers.uniform()
     assert written(await again.get_tuple(config("thread")))

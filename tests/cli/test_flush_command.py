@@ -33,7 +33,7 @@ from redis_saver import RedisSaver, TieredSaver
 from redis_saver._cli import moving
 from redis_saver._cli.main import main
 from redis_saver._common.names import Keyspace
-from redis_saver._tiered.backlog import Stats
+from redis_saver import TierStats
 
 pytestmark = pytest.mark.xdist_group("flush")
 _numbers = itertools.count()
@@ -535,7 +535,7 @@ def test_lost_records_are_said_and_only_what_nobody_flushes_is_stuck(
     run = moving._Run(server, server, SimpleNamespace(), quiet=True)  # type: ignore[arg-type]
 
     def said(**stats: Any) -> str:
-        run.tell(Stats(oldest_seconds=9.0, **stats))
+        run.tell(TierStats(oldest_seconds=9.0, **stats))
         return capsys.readouterr().err
 
     assert said(backlog=9) == said(backlog=8) == ""  # others flush

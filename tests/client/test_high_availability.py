@@ -44,7 +44,7 @@ from redis_saver import (
 )
 from redis_saver._client import link as linked
 from redis_saver._client.link import Link, Rules, Tries
-from redis_saver._engine.stats import Traffic
+from redis_saver._engine.counting import Traffic
 from redis_saver._common.names import Keyspace
 
 SYNC_AND_ASYNC = ["sync", "async"]
@@ -655,7 +655,7 @@ async def test_an_unserved_slot_is_named_or_bypassed(cluster: ReplicatedCluster,
     around = Uniform(kind(uniform.saver, cold, on_hot_error="bypass"))
     await put(around, config(), {"n": 1})
     assert await around.get_tuple(config()) == await around.get_tuple(config())  # fills hot
-    assert around.saver.stats().hits == 1
+    assert around.saver.stats().tiers.hits == 1
     lost = cluster.primary_of(slot(moving, "thread"))
     stopped = [cluster.replica_of(lost), lost]  # stays lost, as no replica can take over
     for one in stopped:

@@ -16,7 +16,7 @@ from redis_saver._client.link import ALONE, Newcomer, Link, Rules, Send, Togethe
 from redis_saver._engine.requests import Batch, Call, Command, Scan, Sleep
 from redis_saver._engine.runner import run
 from redis_saver._engine.scripts import Script
-from redis_saver._engine.stats import Traffic
+from redis_saver._engine.counting import Traffic
 
 A, B = SimpleNamespace(name="a:1"), SimpleNamespace(name="b:2")
 CONFIRM = (("SET", b"p:{t}:replicated", "", "PX", 1), ("WAIT", 2, 500))

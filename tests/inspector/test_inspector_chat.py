@@ -18,7 +18,7 @@ from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import Around
 
 from redis_saver import RedisSaver
-from redis_saver._engine.stats import size_of_reply
+from redis_saver._engine.counting import size_of_reply
 from redis_saver._inspector import checkpoint_pages, values
 from redis_saver._inspector.pages import markdown
 from redis_saver.encryption import Encryption, Keyset

@@ -124,7 +124,7 @@ async def test_two_tiers(target: Target, mode: Any) -> None:
     await put(Uniform(saver.saver.cold), config("cold"), {"n": MARK})
     target.raw.config_set("maxmemory", 1)
     assert (await saver.get_tuple(config("cold"))).checkpoint["channel_values"] == {"n": MARK}
-    assert not is_stored(target) and saver.saver.stats().rehydrations == 0
+    assert not is_stored(target) and saver.saver.stats().tiers.rehydrations == 0
     await check_refused(
         target,
         lambda: put(saver, newest, {"n": MARK}),

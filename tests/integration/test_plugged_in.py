@@ -510,8 +510,8 @@ async def test_a_logging_error_during_an_outage_ends_no_worker(
         await until(lambda: cold.calls > 10)
         assert at_work(uniform) == 4
         cold.raises = None
-        await until(lambda: uniform.saver.stats().flushed == 6)
-    assert uniform.saver.stats().worker_errors == 0
+        await until(lambda: uniform.saver.stats().tiers.flushed == 6)
+    assert uniform.saver.stats().tiers.worker_errors == 0
     assert LookupError in {type(error) for error in told}
 
 
@@ -531,7 +531,7 @@ async def test_a_log_handler_may_use_the_saver_that_logs(behind: Any) -> None:
         await put(uniform, "t")
         await until(lambda: noted)
         cold.raises = None
-        await until(lambda: uniform.saver.stats().flushed == 1)
+        await until(lambda: uniform.saver.stats().tiers.flushed == 1)
     finally:
         logging.getLogger("redis_saver.tiered").removeHandler(handler)
 
@@ -554,10 +554,10 @@ async def test_a_worker_survives_an_error_and_counts_it(
     monkeypatch.setattr(queue, method, failing)
     for number in range(8):
         await put(uniform, f"t{number}")
-    await until(lambda: uniform.saver.stats().flushed >= 8)
-    await until(lambda: uniform.saver.stats().worker_errors == 5)
+    await until(lambda: uniform.saver.stats().tiers.flushed >= 8)
+    await until(lambda: uniform.saver.stats().tiers.worker_errors == 5)
     assert at_work(uniform) == 4
-    assert uniform.saver.stats().last_error == "DeprecationWarning"
+    assert uniform.saver.stats().tiers.last_error == "DeprecationWarning"
     assert [type(error) for error in told] == [DeprecationWarning], "repeated errors are reported once per interval"
 
 
@@ -570,10 +570,10 @@ async def test_a_worker_that_ends_is_replaced(behind: Any, told: list[BaseExcept
         await put(uniform, f"t{number}")
     await until(lambda: cold.calls >= 3)
     cold.raises = None
-    await until(lambda: uniform.saver.stats().worker_errors >= 1)
+    await until(lambda: uniform.saver.stats().tiers.worker_errors >= 1)
     await put(uniform, "another")
     await until(lambda: at_work(uniform) == 4)
-    await until(lambda: uniform.saver.stats().flushed >= 1)
+    await until(lambda: uniform.saver.stats().tiers.flushed >= 1)
 
 
 @pytest.mark.parametrize("flavour", ["async"])
@@ -594,9 +594,9 @@ async def test_a_cancelled_flush_ends_no_worker(behind: Any) -> None:
         await put(uniform, thread)
     await until(lambda: len(cancelled) >= 2)
     await put(uniform, "another")
-    await until(lambda: uniform.saver.stats().flushed == 1)
+    await until(lambda: uniform.saver.stats().tiers.flushed == 1)
     assert at_work(uniform) == 4
-    assert uniform.saver.stats().worker_errors == 0
+    assert uniform.saver.stats().tiers.worker_errors == 0
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -277,7 +277,7 @@ async def flush(spec: dict[str, Any], journal: Journal) -> None:
                 await stack.enter_async_context(savers[-1])
         while True:
             await asyncio.sleep(0.5)
-            journal.say(flushed=sum(saver.stats().flushed for saver in savers))
+            journal.say(flushed=sum(saver.stats().tiers.flushed for saver in savers))
 
 
 def main() -> None:

@@ -54,7 +54,7 @@ OWN = {
     TieredSaver: {"setup", "asetup", "stats", "flush", "aflush", "close"} | KEYS | PAUSES,
     AsyncTieredSaver: {"setup", "asetup", "stats", "aflush", "aclose"} | KEYS | PAUSES,
 }
-VALUES = {  # docs/metrics.md lists the fields of `RedisStats` and the like
+VALUES = {  # docs/metrics.md lists the fields of `Stats` and the like
     "Limits": {"name_bytes", "value_bytes"},
     "OperationStats": {"calls", "errors", "seconds", "histogram"},
     "Pruned": {"checkpoints", "writes", "blobs", "bytes"},

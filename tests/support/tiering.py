@@ -303,7 +303,7 @@ def mark_new(tiers: Tiers, thread: str) -> None:
 
 async def drained(uniform: Uniform) -> None:
     assert await uniform.flush(timeout=30) == 0
-    assert uniform.saver.stats().backlog == 0
+    assert uniform.saver.stats().tiers.backlog == 0
 
 
 async def flushed_until(uniform: Uniform, done: Callable[[int], Any]) -> int:

@@ -334,7 +334,7 @@ async def test_repairs_of_hot_are_logged_and_counted(
     await both.get_tuple(last)  # fills hot
     assert target.raw.delete(f"{target.prefix}:{{t}}:data") == 1
     assert await both.get_tuple(last)
-    assert both.saver.stats().repairs == 1
+    assert both.saver.stats().tiers.repairs == 1
     (record,) = [one for one in caplog.records if one.name == "redis_saver.tiered"]
     assert record.levelname == "WARNING" and "thread 't' was damaged in hot" in record.getMessage()
 
@@ -364,7 +364,7 @@ async def test_records_refused_by_cold_are_logged_without_their_data(
         refused = await put(tiers, good, {"n": 2}, metadata=metadata)
         await put(tiers, refused, {"n": 3})  # a claim that ends early leaves one to take beside that which is refused
         await flushed_until(tiers, lambda _: "cold refused" in caplog.text)
-        assert tiers.saver.stats().last_error == "InvalidTextRepresentation: invalid input syntax for type json"
+        assert tiers.saver.stats().tiers.last_error == "InvalidTextRepresentation: invalid input syntax for type json"
         tiers.saver.delete_thread("t")
         tiers.saver.flush()
     assert "cold refused a record of thread 't'" in caplog.text and "hunter2" not in caplog.text
@@ -380,7 +380,7 @@ async def test_repairs_of_the_hot_store_are_logged(
     assert target.raw.delete(*lost) == 1
     await store.put(("m", "user"), "l", {"a": 1})
     assert (await store.get(("m", "user"), "k")).value == {"a": "secret value"}
-    assert store.saver.stats().repairs == 1
+    assert store.saver.stats().copies.repairs == 1
     (record,) = [one for one in caplog.records if one.name == "redis_saver.tiered_store"]
     assert record.levelname == "WARNING" and record.getMessage().startswith("a part of hot was damaged")
     assert "secret value" not in caplog.text

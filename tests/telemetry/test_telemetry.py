@@ -20,19 +20,19 @@ from redis_saver import (
     AsyncRedisSaver,
     AsyncTieredSaver,
     CacheStats,
+    CopyStats,
     RedisCache,
     RedisLLMCache,
     RedisSaver,
-    RedisStats,
     RedisStore,
     Stats,
     ThreadNotFound,
     TieredSaver,
     TieredStore,
-    TieredStoreStats,
+    TierStats,
 )
 from redis_saver._client.clients import connect
-from redis_saver._engine.stats import measured
+from redis_saver._engine.counting import measured
 from redis_saver._engine.counters import RESULT, instruments
 from redis_saver._telemetry import DURATION, INSTRUMENTS, LAST_ERROR, described
 from redis_saver.telemetry import instrument
@@ -117,11 +117,14 @@ def test_instruments_have_kinds_and_units(meters: Meters) -> None:
     }
 
 
-@pytest.mark.parametrize("stats", [Stats, RedisStats, CacheStats, TieredStoreStats])
+OTHERS = {"operations", "last_error", "tiers", "copies"}
+
+
+@pytest.mark.parametrize("stats", [Stats, TierStats, CacheStats, CopyStats])
 def test_every_field_has_an_instrument(stats: Any) -> None:
-    """Except the calls, which are a histogram, and the text of the last error."""
+    """Except the calls, which are a histogram, the text of the last error, and the parts with fields of their own."""
     told = [field for of_stats in instruments(stats).values() for field in of_stats]
-    assert sorted(told) == sorted({one.name for one in dataclasses.fields(stats)} - {"operations", "last_error"})
+    assert sorted(told) == sorted({one.name for one in dataclasses.fields(stats)} - OTHERS)
 
 
 async def test_exported_counts_match_real_operations(meters: Meters) -> None:
@@ -145,7 +148,7 @@ async def test_exported_counts_match_real_operations(meters: Meters) -> None:
         records = meters.points("redis_saver.tier.flush.records")
         assert records[(kind, (RESULT, "flushed"))] == 6
         assert meters.points("redis_saver.tier.backlog.records")[(kind,)] == 0
-        assert meters.points("redis_saver.tier.flush.time")[(kind,)] == saver.stats().flush_seconds > 0
+        assert meters.points("redis_saver.tier.flush.time")[(kind,)] == saver.stats().tiers.flush_seconds > 0
 
 
 def test_attributes_tell_savers_apart(meters: Meters) -> None:
@@ -348,14 +351,13 @@ def test_stats_are_a_copy() -> None:
     """Stats are of one moment, and changing them changes nothing."""
     saver = tiered()
     saver._context.counts.hits = 2
-    before = saver.stats()
+    before = saver.stats().tiers
     saver._context.counts.hits = 3
     before.misses = 9
-    assert (before.hits, saver.stats().hits, saver.stats().misses) == (2, 3, 0)
+    assert (before.hits, saver.stats().tiers.hits, saver.stats().tiers.misses) == (2, 3, 0)
     clone = saver.with_allowlist([])
-    assert dataclasses.replace(clone.stats(), seconds_since_scan=0) == dataclasses.replace(
-        saver.stats(), seconds_since_scan=0
-    )
+    found = [dataclasses.replace(each.stats().tiers, seconds_since_scan=0) for each in (clone, saver)]
+    assert found[0] == found[1]
 
 
 async def test_stats_count_flushes_and_the_backlog() -> None:
@@ -372,13 +374,13 @@ async def test_stats_count_flushes_and_the_backlog() -> None:
     began = datetime.now()
     for name in ("a", "b"):
         await written(Uniform(one), name)
-    assert other.stats() == Stats()
+    assert other.stats().tiers == TierStats()
     assert one.flush(timeout=0) == 12  # it only scanned
-    stats = one.stats()
+    stats = one.stats().tiers
     assert (stats.backlog, stats.dirty_threads, stats.set_aside, stats.flushes) == (12, 2, 0, 0)
     assert 0 <= stats.oldest_seconds <= (datetime.now() - began).total_seconds() + 1
     assert other.flush() == 0
-    stats = other.stats()
+    stats = other.stats().tiers
     assert (stats.flushed, stats.flushes, stats.refused, stats.coalesced) == (12, 2, 0, 0)
     assert 0 < stats.flush_seconds < 60
     assert (stats.backlog, stats.dirty_threads, stats.oldest_seconds, stats.last_error) == (0, 0, 0, "")

@@ -74,7 +74,7 @@ async def test_an_old_scan_does_not_raise_the_limit(tiers: Tiers) -> None:
     await scanned(other)
     for number in range(6, 11):
         await write(one, "one", number)
-    assert other.saver.stats().backlog == 5
+    assert other.saver.stats().tiers.backlog == 5
     with pytest.raises(BacklogFull, match="10 records wait"):
         await write(other, "other", 1)
 
@@ -188,9 +188,9 @@ async def test_backlog_statistics_agree_after_a_flush(tiers: Tiers) -> None:
     for thread in ("a", "b"):
         await write(uniform, thread, 1)
     await scanned(uniform)
-    assert (uniform.saver.stats().backlog, uniform.saver.stats().dirty_threads) == (2, 2)
+    assert (uniform.saver.stats().tiers.backlog, uniform.saver.stats().tiers.dirty_threads) == (2, 2)
     await ran(uniform, flush_what_goes(uniform.saver._context, "a"))
-    assert (uniform.saver.stats().backlog, uniform.saver.stats().dirty_threads) == (1, 1)
+    assert (uniform.saver.stats().tiers.backlog, uniform.saver.stats().tiers.dirty_threads) == (1, 1)
     await ran(uniform, flush_what_goes(uniform.saver._context, "b"))
-    stats = uniform.saver.stats()
+    stats = uniform.saver.stats().tiers
     assert (stats.backlog, stats.dirty_threads, stats.oldest_seconds, stats.set_aside) == (0, 0, 0, 0)

@@ -397,7 +397,7 @@ async def test_a_write_that_fails_before_cold_removes_its_intent(tiers: Tiers) -
         await uniform.put_writes(last, [("n", 1)], "task")
     assert not tiers.target.raw.exists(keys_of(tiers).intents)
     assert (await other.get_tuple(config())).config == last
-    assert other.saver.stats().intents == 0
+    assert other.saver.stats().tiers.intents == 0
 
 
 async def test_a_failed_run_deletion_leaves_no_intent(tiers: Tiers) -> None:
@@ -517,9 +517,11 @@ async def test_an_outage_is_logged_once_and_so_is_its_end(tiers: Tiers, caplog: 
     for thread in range(4):
         await written(uniform, f"{thread}")
     for _ in range(3):
-        before = uniform.saver.stats().unreachable
-        assert await flushed_until(uniform, lambda _, before=before: uniform.saver.stats().unreachable > before) > 0
-    assert (uniform.saver.stats().refused, uniform.saver.stats().set_aside) == (0, 0)
+        before = uniform.saver.stats().tiers.unreachable
+        assert (
+            await flushed_until(uniform, lambda _, before=before: uniform.saver.stats().tiers.unreachable > before) > 0
+        )
+    assert (uniform.saver.stats().tiers.refused, uniform.saver.stats().tiers.set_aside) == (0, 0)
     assert [one.getMessage() for one in caplog.records] == [
         "the flusher does not reach both servers, and keeps trying: OperationalError: no server here"
     ]
@@ -544,7 +546,7 @@ async def test_a_broken_connection_does_not_count_as_refusal(tiers: Tiers, caplo
 
     flaky._note = breaks  # type: ignore[method-assign]
     await drained(uniform)
-    stats = uniform.saver.stats()
+    stats = uniform.saver.stats().tiers
     assert broken and (stats.refused, stats.unreachable, stats.set_aside) == (0, 0, 0)
     assert caplog.records == []
 
@@ -558,7 +560,7 @@ async def test_a_refused_record_does_not_count_as_outage(tiers: Tiers, caplog: A
         await written(uniform, f"{thread}")
     flaky.fail = {"put"}
     assert await uniform.flush(timeout=3) >= 8
-    stats = uniform.saver.stats()
+    stats = uniform.saver.stats().tiers
     assert stats.set_aside >= 8 and stats.unreachable == 0
     assert sorted(one.getMessage().partition(",")[0] for one in caplog.records) == [
         f"cold refused a record of thread '{thread}'" for thread in range(4)

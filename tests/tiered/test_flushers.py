@@ -111,11 +111,11 @@ async def test_a_backlog_drains_when_cold_is_back(target_name: str) -> None:
 
     saver, cold = plain_saver(cold=Switched(), flush_interval=0.05)
     made = [put(saver, f"t{number}") for number in range(5)]
-    await until(lambda: saver.stats().refused >= 5)
-    assert saver.stats().flushed == 0
+    await until(lambda: saver.stats().tiers.refused >= 5)
+    assert saver.stats().tiers.flushed == 0
     assert all(saver.get_tuple(one) for one in made)
     is_down = False
-    await until(lambda: saver.stats().flushed == 5, 40)
+    await until(lambda: saver.stats().tiers.flushed == 5, 40)
     assert all(cold.get_tuple(one) for one in made)
     assert saver.close() == 0
 
@@ -151,7 +151,7 @@ async def test_flushers_call_cold_on_its_running_loop(tiers: Tiers) -> None:
     await until(lambda: asked_on)
     assert await uniform.saver.aclose() == 0
     assert asked_on == [asyncio.get_running_loop()]
-    assert uniform.saver.stats().worker_errors == 0
+    assert uniform.saver.stats().tiers.worker_errors == 0
 
 
 async def test_a_forked_child_flushes_on_its_own(target_name: str) -> None:
@@ -176,7 +176,7 @@ async def test_a_forked_child_flushes_on_its_own(target_name: str) -> None:
     if child == 0:
         signal.alarm(60)
         put(saver, "t")
-        while not saver.stats().flushed:
+        while not saver.stats().tiers.flushed:
             time.sleep(0.02)
         os._exit(7)
     saver._context.flush_queue._lock.release()

@@ -146,7 +146,7 @@ async def test_a_reader_does_not_ask_a_cold_that_is_down_for_each_thread(tiers: 
         await uniform.put(config(thread), new(), {}, VERSIONS)
     with pytest.raises(DEAD):
         await uniform.list(None)
-    assert uniform.saver.stats().unreachable == 1
+    assert uniform.saver.stats().tiers.unreachable == 1
 
 
 async def test_a_reader_waits_for_others_while_cold_answers(tiers: Tiers) -> None:

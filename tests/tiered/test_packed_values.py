@@ -118,13 +118,13 @@ async def test_a_reader_changes_nothing_for_others(tiers: Tiers, mode: str, read
         other = await reader_of(tiers, hot, serde, **MODES[mode])
         with make():
             await everything(other, stored)
-            assert other.saver.stats().rehydrations > 0
+            assert other.saver.stats().tiers.rehydrations > 0
             assert not (await other.check("thread")).findings
             await other.copy_thread("thread", "copy")
             await other.flush() if mode == "write-behind" else None
     fresh = await tiers.uniform(**MODES[mode])
     assert await everything(fresh, stored) == expected
-    assert fresh.saver.stats().misses == 0
+    assert fresh.saver.stats().tiers.misses == 0
     assert (await fresh.check("thread")).findings == ()
     copied = [{"configurable": {**where["configurable"], "thread_id": "copy"}} for where in stored]
     of_copy = await everything(await tiers.uniform(), copied)
@@ -153,7 +153,7 @@ async def test_ciphers_of_serializers_carry_too(tiers: Tiers, encrypts: str) -> 
         await everything(await another(), stored)
     fresh = await another()
     assert await everything(fresh, stored) == expected
-    assert fresh.saver.stats().misses == 0
+    assert fresh.saver.stats().tiers.misses == 0
 
 
 class Own(JsonPlusSerializer):
@@ -220,7 +220,7 @@ async def test_a_checkpoint_that_cold_stores_whole_is_read_in_its_old_forms(tier
     for hits in (0, 1):
         reader = await tiers.uniform(cold=cold)
         assert plain(await reader.get_tuple(where)) == plain(cold.get_tuple(where))
-        assert reader.saver.stats().hits == hits
+        assert reader.saver.stats().tiers.hits == hits
 
 
 class Unpackable:

@@ -34,17 +34,17 @@ async def test_a_pause_of_one_process_stops_the_flushers_of_others(tiers: Tiers)
     operator, uniform = await tiers.uniform(), await tiers.uniform(mode="write-behind", flush_interval=0.05)
     await operator.pause_flushing()
     await uniform.get_tuple(config("other"))  # starts the flusher
-    await until(lambda: uniform.saver.stats().paused_seconds)  # it knows within a second
+    await until(lambda: uniform.saver.stats().tiers.paused_seconds)  # it knows within a second
     await written(uniform)
     for _ in range(20):
         await asyncio.sleep(0.05)
-    stats = uniform.saver.stats()
+    stats = uniform.saver.stats().tiers
     assert stats.flushed == 0 and stats.backlog == 6 and 3500 < stats.paused_seconds <= 3600
     assert tiers.target.raw.zcard(keys_of(tiers).dirty) == 6
     assert len(await uniform.list(config())) == 3, "hot has all of it"
     await operator.resume_flushing()
-    await until(lambda: not uniform.saver.stats().backlog and not tiers.target.raw.exists(keys_of(tiers).dirty))
-    assert uniform.saver.stats().paused_seconds == 0
+    await until(lambda: not uniform.saver.stats().tiers.backlog and not tiers.target.raw.exists(keys_of(tiers).dirty))
+    assert uniform.saver.stats().tiers.paused_seconds == 0
     await (uniform.saver.aclose() if uniform.native_async else asyncio.to_thread(uniform.saver.close))
 
 
@@ -79,7 +79,7 @@ async def test_turns_go_on_after_a_change_that_the_pause_refused(tiers: Tiers, c
     with pytest.raises(FlushPaused):
         await (uniform.prune(["thread"]) if call == "prune" else uniform.delete_for_runs(["run-2"]))
     await uniform.put(newest, *_new())
-    assert uniform.saver.stats().written_through == 0
+    assert uniform.saver.stats().tiers.written_through == 0
 
 
 @pytest.mark.parametrize("call", ["put", "put_writes"])
@@ -88,7 +88,7 @@ async def test_the_first_write_to_a_thread_from_before_the_tiers_needs_no_flush(
     uniform = await tiers.uniform(**BEHIND)
     await uniform.pause_flushing(60)
     await (uniform.put(newest, *_new()) if call == "put" else uniform.put_writes(newest, [("n", 1)], "later"))
-    stats = uniform.saver.stats()
+    stats = uniform.saver.stats().tiers
     assert (stats.written_through, stats.enrolled) == (0, 1)
     await uniform.resume_flushing()
     await drained(uniform)
@@ -125,7 +125,7 @@ async def test_a_pause_ends_by_itself_and_outlives_reports(tiers: Tiers) -> None
     seconds, _ = raw.time()
     for broken in ((seconds - 1) * 1000, (seconds + 90_000) * 1000, "nan", "-1", "x" * 50):
         raw.hset(unflushed(tiers), "paused", broken)
-        assert await uniform.flush(timeout=30) == 0 == uniform.saver.stats().paused_seconds, broken
+        assert await uniform.flush(timeout=30) == 0 == uniform.saver.stats().tiers.paused_seconds, broken
     await uniform.resume_flushing()
     assert 0 < raw.pttl(unflushed(tiers)) <= 6 * 3600_000
 

@@ -42,10 +42,10 @@ async def test_a_record_that_cold_refuses_quotes_no_value(
     caplog.set_level(logging.INFO)
     await uniform.get_tuple(config())  # so that hot may answer alone
     await put(uniform, config(), {"text": [SECRET]})
-    while not uniform.saver.stats().refused:
+    while not uniform.saver.stats().tiers.refused:
         await uniform.flush(timeout=0.5)
     stored = b" ".join(value for pair in tiers.target.raw.hgetall(keys_of(tiers).flush).items() for value in pair)
-    said = " ".join([*caplog.messages, uniform.saver.stats().last_error])
+    said = " ".join([*caplog.messages, uniform.saver.stats().tiers.last_error])
     assert b"TypeError" in stored and "TypeError" in said and "'thread'" in said
     assert (SECRET.encode() in stored, SECRET in said) == (not encrypts, not encrypts)
 

@@ -43,7 +43,7 @@ async def test_delete_for_runs_is_refused_if_cold_lacks_it(tiers: Tiers) -> None
         await _rolled_back(uniform)
     assert not tiers.target.raw.exists(keys_of(tiers).intents)
     await uniform.get_tuple(config())
-    assert uniform.saver.stats().hits == 1
+    assert uniform.saver.stats().tiers.hits == 1
 
 
 async def _rolled_back(uniform: Uniform) -> None:

@@ -23,7 +23,7 @@ from redis_saver import RedisSaver, TieredSaver
 from redis_saver._cli.main import main
 from redis_saver._common.names import Keyspace
 from redis_saver._tiered import backlog, flushers
-from redis_saver._tiered.backlog import Counts
+from redis_saver._tiered.backlog import LiveTiers
 
 REDIS = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 
@@ -61,7 +61,7 @@ async def test_the_age_grows_while_all_workers_hang_in_a_locked_table(
             await put(uniform, thread, 2)
 
         def has_grown() -> bool:
-            stats = uniform.saver.stats()
+            stats = uniform.saver.stats().tiers
             seen.append(stats.oldest_seconds)
             scans.add(tiers.target.raw.hget(Keyspace(tiers.target.prefix).unflushed, "scanned") or b"")
             assert stats.flushed == 0
@@ -70,15 +70,15 @@ async def test_the_age_grows_while_all_workers_hang_in_a_locked_table(
 
         await until(has_grown)
         assert max(seen) == seen[-1], "the age never falls while nothing is flushed"
-        await until(lambda: uniform.saver.stats().unreachable >= 2)
-        assert re.match(r"ColdTimeout: cold has not answered a flush for \d+ s", uniform.saver.stats().last_error)
-    await until(lambda: uniform.saver.stats().flushed == 6)
+        await until(lambda: uniform.saver.stats().tiers.unreachable >= 2)
+        assert re.match(r"ColdTimeout: cold has not answered a flush for \d+ s", uniform.saver.stats().tiers.last_error)
+    await until(lambda: uniform.saver.stats().tiers.flushed == 6)
     await (uniform.saver.aclose() if tiers.native_async else asyncio.to_thread(uniform.saver.close))
-    assert uniform.saver.stats().oldest_seconds == 0
+    assert uniform.saver.stats().tiers.oldest_seconds == 0
 
 
 def test_the_age_follows_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts, now = Counts(), [1000.0]
+    counts, now = LiveTiers(), [1000.0]
     monkeypatch.setattr(backlog, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def told(seconds: float = 0) -> tuple[float, float | None]:
@@ -134,20 +134,20 @@ def test_a_lost_backlog_is_counted_once_and_logged(caplog: pytest.LogCaptureFixt
         for number in (1, 2):
             made = checkpoint({"n": [number]}, {"n": f"{number:032}.1"})
             writer.put(config(f"t{thread}"), made, {}, made["channel_versions"])
-    asyncio.run(until(lambda: {saver.stats().backlog for saver in (one, other)} == {14}))
+    asyncio.run(until(lambda: {saver.stats().tiers.backlog for saver in (one, other)} == {14}))
     queues = [saver._context.flush_queue for saver in (one, other)]
     asyncio.run(until(lambda: any(queue.witnesses for queue in queues if queue)))
     server.kill()
     server.start()
-    asyncio.run(until(lambda: one.stats().lost_records or other.stats().lost_records))
+    asyncio.run(until(lambda: one.stats().tiers.lost_records or other.stats().tiers.lost_records))
     asyncio.run(until(lambda: one._context.backlog.suspected is None and other._context.backlog.suspected is None))
-    assert one.stats().lost_records + other.stats().lost_records == 14
+    assert one.stats().tiers.lost_records + other.stats().tiers.lost_records == 14
     lost = [record for record in caplog.records if "lost its data" in record.getMessage()]
     assert [record.levelno for record in lost] == [logging.WARNING]
     assert "about 14 records that cold did not have, such as those of thread 't" in lost[0].getMessage()
     for saver in (one, other):
         assert saver.close(timeout=1) == 0
-        assert saver.stats().backlog == 0
+        assert saver.stats().tiers.backlog == 0
     server.stop()
 
 
@@ -163,7 +163,7 @@ def test_an_outage_of_redis_is_no_error_of_a_worker(monkeypatch: pytest.MonkeyPa
     server.kill()
     assert saver._context.flush_queue
     asyncio.run(until(lambda: saver._context.flush_queue._outages >= 3))
-    assert saver.stats().worker_errors == 0 and "ConnectionError" in saver.stats().last_error
+    assert saver.stats().tiers.worker_errors == 0 and "ConnectionError" in saver.stats().tiers.last_error
     server.start()
     saver.close(timeout=1)
     server.stop()
@@ -174,7 +174,7 @@ async def stepped(uniform: Uniform) -> int:
     context = uniform.saver._context
     await ran(uniform, flushers._scan_step(context, context.flush_queue))
     assert context.backlog.suspected is None
-    return int(uniform.saver.stats().lost_records)
+    return int(uniform.saver.stats().tiers.lost_records)
 
 
 async def known(tiers: Tiers, records: int = 5) -> tuple[Uniform, Uniform]:
@@ -262,6 +262,6 @@ async def test_a_failed_comparison_is_repeated(tiers: Tiers) -> None:
     works = tiers.fails(one)
     context = one.saver._context
     await ran(one, flushers._scan_step(context, context.flush_queue))
-    assert one.saver.stats().last_error.startswith("ConnectionError")
+    assert one.saver.stats().tiers.last_error.startswith("ConnectionError")
     works()
     assert await stepped(one) == 5

@@ -85,7 +85,7 @@ async def test_conformance_is_full(tiers: Tiers, history: str) -> None:
     assert report.conformance_level() == "FULL"
     for saver in made:
         assert await (saver.aclose() if tiers.native_async else asyncio.to_thread(saver.close)) == 0
-        assert not saver.stats().last_error
+        assert not saver.stats().tiers.last_error
 
 
 async def test_hot_acknowledges_and_cold_gets_the_writes_later(tiers: Tiers) -> None:
@@ -104,11 +104,11 @@ async def test_hot_acknowledges_and_cold_gets_the_writes_later(tiers: Tiers) -> 
     for key in (keys.index_key, keys.data_key, keys.dirty):
         assert raw.pttl(key) == -1
     assert raw.zcard(keys.dirty) == 6
-    assert uniform.saver.stats().backlog == 6
+    assert uniform.saver.stats().tiers.backlog == 6
     assert flaky.calls == ["get_tuple", "list"]
     before = [all_plain(await uniform.list(config())), plain(await uniform.get_tuple(config()))]
     await drained(uniform)
-    assert uniform.saver.stats().flushed == 6
+    assert uniform.saver.stats().tiers.flushed == 6
     assert raw.exists(keys.dirty, keys.intents, keys.lease) == 0
     assert raw.exists(keys.flush) == 0
     for key in (keys.index_key, keys.data_key):
@@ -128,7 +128,7 @@ async def test_coalescing_skips_checkpoints_with_a_newer_one(tiers: Tiers) -> No
     assert await uniform.get_tuple(config("thread", "sub")) is None
     await uniform.put(config("thread", "sub"), sub, {}, sub["channel_versions"])
     await drained(uniform)
-    assert (uniform.saver.stats().flushed, uniform.saver.stats().coalesced) == (5, 2)
+    assert (uniform.saver.stats().tiers.flushed, uniform.saver.stats().tiers.coalesced) == (5, 2)
     assert sorted(ids(await cold.list(config("thread", None)))) == sorted(
         [made[-1]["configurable"]["checkpoint_id"], sub["id"]]
     )
@@ -235,9 +235,9 @@ async def test_hot_works_until_the_backlog_is_full_while_cold_is_down(tiers: Tie
     assert await uniform.get_tuple(config("thread", "other namespace")) is None
     with pytest.raises(psycopg.OperationalError):  # cold may have it
         await uniform.get_tuple(config("another"))
-    assert await flushed_until(uniform, lambda _: uniform.saver.stats().unreachable) == 9
-    assert "on purpose" in uniform.saver.stats().last_error
-    assert (uniform.saver.stats().refused, uniform.saver.stats().set_aside) == (0, 0)
+    assert await flushed_until(uniform, lambda _: uniform.saver.stats().tiers.unreachable) == 9
+    assert "on purpose" in uniform.saver.stats().tiers.last_error
+    assert (uniform.saver.stats().tiers.refused, uniform.saver.stats().tiers.set_aside) == (0, 0)
     before = tiers.target.keys()
     new = checkpoint({"n": [7]}, {"n": f"{17:032}.1"})
     for act in (
@@ -278,7 +278,7 @@ async def test_a_refused_record_is_set_aside_and_retried(tiers: Tiers) -> None:
     await written(uniform, "another")
     poison.add(made[1]["configurable"]["checkpoint_id"])
     await flushed_until(uniform, lambda left: left == 1)
-    stats = uniform.saver.stats()
+    stats = uniform.saver.stats().tiers
     assert (stats.set_aside, stats.dirty_threads, stats.backlog) == (1, 1, 1)
     assert "cannot be stored" in stats.last_error
     assert 0 < stats.oldest_seconds < 100
@@ -300,10 +300,10 @@ async def test_a_write_goes_through_if_hot_lacks_the_thread(tiers: Tiers) -> Non
     tiers.evict()
     new = checkpoint({"n": [9]}, {"n": f"{9:032}.1", "whole": f"{1:032}.1"})
     stored = await uniform.put(made[-1], new, {}, {"n": f"{9:032}.1"})  # cold may have early writes of it
-    assert uniform.saver.stats().written_through == 1
+    assert uniform.saver.stats().tiers.written_through == 1
     assert tiers.target.raw.exists(keys_of(tiers).dirty) == 0
     await uniform.put_writes(made[-1], [("n", [1])], "task-b2", "path-11")  # hot lacks the paths of its other writes
-    assert uniform.saver.stats().written_through == 2
+    assert uniform.saver.stats().tiers.written_through == 2
     assert tiers.target.raw.exists(keys_of(tiers).dirty) == 0
     for each in (uniform, await tiers.uniform(**BEHIND)):
         for place in (config(), stored, *made):
@@ -311,7 +311,7 @@ async def test_a_write_goes_through_if_hot_lacks_the_thread(tiers: Tiers) -> Non
     await uniform.put_writes(stored, [("n", [2])], "task-c")  # hot knows enough now
     newer = checkpoint({"n": [10]}, {"n": f"{10:032}.1", "whole": f"{1:032}.1"})
     await uniform.put(stored, newer, {}, {"n": f"{10:032}.1"})  # its id was made while hot had the thread
-    assert uniform.saver.stats().written_through == 2
+    assert uniform.saver.stats().tiers.written_through == 2
     assert tiers.target.raw.zcard(keys_of(tiers).dirty) == 2
 
 
@@ -383,7 +383,7 @@ async def test_other_processes_flush_the_backlog_of_a_dead_one(tiers: Tiers, mon
     for name in ("one", "two", "{three}:*"):
         assert all_plain(await cold.list(config(name))) == all_plain(await uniform.list(config(name)))
         assert len(await cold.list(config(name))) == 3
-    assert sum(other.stats().flushed for other in others) == 18
+    assert sum(other.stats().tiers.flushed for other in others) == 18
     for other in others:
         assert await (other.aclose() if tiers.native_async else asyncio.to_thread(other.close)) == 0
 
@@ -467,7 +467,7 @@ async def test_an_error_with_a_lone_surrogate_sets_the_record_aside(tiers: Tiers
     type(wrapped).put = type(wrapped).aput = refuses
     uniform = await tiers.uniform(cold=wrapped, **BEHIND)
     await written(uniform)
-    assert await flushed_until(uniform, lambda _: uniform.saver.stats().set_aside) > 0
+    assert await flushed_until(uniform, lambda _: uniform.saver.stats().tiers.set_aside) > 0
 
 
 async def test_list_waits_for_a_flusher_that_took_over(tiers: Tiers, monkeypatch: Any) -> None:
@@ -685,7 +685,7 @@ async def test_a_damaged_thread_does_not_block_the_flush_of_others(tiers: Tiers)
     ])  # fmt: skip
     rest = await flushed_until(uniform, lambda left: left <= 6)
     assert rest > 0
-    assert "ThreadDamaged" in uniform.saver.stats().last_error
+    assert "ThreadDamaged" in uniform.saver.stats().tiers.last_error
     assert len(await cold.list(config("another"))) == 3
 
 
@@ -701,9 +701,9 @@ async def test_an_unreadable_value_is_not_copied_to_cold(tiers: Tiers, stored: b
     data = keys_of(tiers).data_key
     (field,) = [field for field in tiers.target.raw.hkeys(data) if field.startswith(b"b")]
     tiers.target.raw.hset(data, field, stored)
-    assert await flushed_until(uniform, lambda _: uniform.saver.stats().last_error) == 1
+    assert await flushed_until(uniform, lambda _: uniform.saver.stats().tiers.last_error) == 1
     error = "PlainValueRefused" if tiers.target.is_encrypted else "DecodeError"
-    assert error in uniform.saver.stats().last_error
+    assert error in uniform.saver.stats().tiers.last_error
     assert await cold.list(config()) == []
 
 

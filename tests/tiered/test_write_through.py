@@ -83,17 +83,21 @@ async def test_a_read_restores_an_evicted_thread(tiers: Tiers, lost: tuple[str, 
     uniform = await tiers.uniform()
     made = await written(uniform)
     before = plain(await uniform.get_tuple(config()))
-    assert uniform.saver.stats().hits == 1
+    assert uniform.saver.stats().tiers.hits == 1
     tiers.evict(*lost)
     other = await tiers.uniform()
     for uniform in (other, other, await tiers.uniform()):
         assert plain(await uniform.get_tuple(config())) == before
-    assert (other.saver.stats().misses, other.saver.stats().hits, other.saver.stats().rehydrations) == (1, 1, 1)
+    assert (
+        other.saver.stats().tiers.misses,
+        other.saver.stats().tiers.hits,
+        other.saver.stats().tiers.rehydrations,
+    ) == (1, 1, 1)
     for old in made[:2]:
         found = await other.get_tuple(old)
         assert found.config == old
         assert plain(await other.get_tuple(old)) == plain(found)
-    assert other.saver.stats().rehydrations == 3
+    assert other.saver.stats().tiers.rehydrations == 3
     assert plain(await other.get_tuple(config())) == before
     assert ids(await other.list(config())) == [one["configurable"]["checkpoint_id"] for one in made[::-1]]
     assert await other.get_tuple(config("other")) is None
@@ -129,7 +133,7 @@ async def test_a_write_that_cold_refuses_changes_nothing(tiers: Tiers) -> None:
     flaky.fail = set()
     for each in (uniform, await tiers.uniform()):
         assert plain(await each.get_tuple(config())) == before
-    assert uniform.saver.stats().intents
+    assert uniform.saver.stats().tiers.intents
     flaky.fail = {"get_tuple"}
     with pytest.raises(psycopg.OperationalError):
         await uniform.get_tuple(config("never there"))
@@ -155,7 +159,7 @@ async def test_bypass_goes_on_without_hot(tiers: Tiers) -> None:
     for each in (uniform, await tiers.uniform(), uniform, uniform):
         found = await each.get_tuple(config())
         assert (found.config, found.checkpoint["channel_values"]["n"]) == (stored, [9])
-    assert uniform.saver.stats().bypasses == 3
+    assert uniform.saver.stats().tiers.bypasses == 3
 
 
 async def test_a_half_evicted_thread_that_cold_lacks_is_damaged(tiers: Tiers) -> None:
@@ -209,11 +213,15 @@ async def test_readers_trust_cold_after_a_writer_dies(tiers: Tiers, monkeypatch:
     other = await tiers.uniform()
     for _ in range(2):
         assert (await other.get_tuple(config())).checkpoint["id"] == new["id"]
-    assert (other.saver.stats().intents, other.saver.stats().rehydrations) == (2, 0)
+    assert (other.saver.stats().tiers.intents, other.saver.stats().tiers.rehydrations) == (2, 0)
     monkeypatch.setattr(context, "WRITER_GONE", 0)
     for _ in range(3):
         assert (await other.get_tuple(config())).checkpoint["id"] == new["id"]
-    assert (other.saver.stats().intents, other.saver.stats().rehydrations, other.saver.stats().hits) == (3, 1, 2)
+    assert (
+        other.saver.stats().tiers.intents,
+        other.saver.stats().tiers.rehydrations,
+        other.saver.stats().tiers.hits,
+    ) == (3, 1, 2)
 
 
 async def test_a_new_namespace_keeps_the_others_complete_in_hot(tiers: Tiers) -> None:
@@ -223,9 +231,9 @@ async def test_a_new_namespace_keeps_the_others_complete_in_hot(tiers: Tiers) ->
     for ns in ("one:1", "two:2"):
         new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
         await uniform.put(config(ns=ns), new, {}, new["channel_versions"])
-    before = uniform.saver.stats()
+    before = uniform.saver.stats().tiers
     assert (await uniform.get_tuple(config())).config == made[-1]
-    assert (uniform.saver.stats().hits, uniform.saver.stats().misses) == (before.hits + 1, before.misses)
+    assert (uniform.saver.stats().tiers.hits, uniform.saver.stats().tiers.misses) == (before.hits + 1, before.misses)
 
 
 async def test_a_run_writes_all_values_after_an_interrupted_deletion(tiers: Tiers) -> None:
@@ -411,7 +419,7 @@ async def test_a_write_enrolls_a_thread_that_only_hot_has(tiers: Tiers) -> None:
     found = await uniform.get_tuple(config())
     assert found.config == stored
     assert found.checkpoint["channel_values"] == new["channel_values"]
-    assert uniform.saver.stats().enrolled == 1
+    assert uniform.saver.stats().tiers.enrolled == 1
 
 
 async def test_a_failed_enrolling_keeps_the_thread_in_hot(tiers: Tiers, monkeypatch: Any) -> None:
@@ -616,7 +624,7 @@ async def test_a_killed_redis_that_restarts_empty_loses_nothing(database: str, f
     server.start()
     for _ in range(2):
         assert plain(await uniform.get_tuple(config())) == before
-    assert uniform.saver.stats().rehydrations == 1
+    assert uniform.saver.stats().tiers.rehydrations == 1
     await tiers.close()
     await target.close()
     server.stop()
@@ -663,4 +671,4 @@ async def test_prune_is_refused_if_cold_lacks_it(tiers: Tiers) -> None:
     with pytest.raises(NotImplementedError):
         await uniform.prune(["thread"])
     await uniform.get_tuple(config())
-    assert uniform.saver.stats().hits == 1
+    assert uniform.saver.stats().tiers.hits == 1

@@ -127,9 +127,9 @@ class Scene:
                 assert [item and item.value for item in items] == [there.get(name) for name in NAMES]
                 assert {(one.namespace, one.key): one.value for one in store.search(NS, limit=100)} == there
                 self.check()
-        before = self.stores[1].stats().hits
+        before = self.stores[1].stats().copies.hits
         self.stores[1].search(NS)
-        assert self.stores[1].stats().hits == before + 1, "a fill is possible again"
+        assert self.stores[1].stats().copies.hits == before + 1, "a fill is possible again"
 
 
 LOOKERS = ("reader", "searcher", "warmer", "cleaner")

@@ -123,7 +123,7 @@ async def test_random_operations_agree_with_cold(target: Target, seed: int) -> N
     print("seed", seed)
     play = Play(target, Recording(), seed)
     await play.run(200)
-    assert sum(one.saver.stats().hits for one in play.stores) > 20
+    assert sum(one.saver.stats().copies.hits for one in play.stores) > 20
 
 
 @pytest.mark.random

@@ -72,7 +72,7 @@ async def test_an_item_from_hot_equals_the_one_in_postgres(store_tiers: StoreTie
     await store.put(NS, "k", value)
     calls(store)
     item = await store.get(NS, "k")
-    assert calls(store) == [] and store.saver.stats().hits == 2
+    assert calls(store) == [] and store.saver.stats().copies.hits == 2
     assert item.value == {"t": [1, 2], "b": 1, "a": {"1": 100.0, "n": None}, "s": "é"}, "values come back as from JSON"
     (in_cold,) = await ask_cold(store, GetOp(NS, "k"))
     assert plain(item) == plain(in_cold) and list(item.value) == list(in_cold.value)
@@ -241,11 +241,11 @@ async def test_operations_cost_the_documented_round_trips(target: Target) -> Non
 async def test_a_write_counts_one_fill_and_no_hit(store: Uniform) -> None:
     """A put reads the item back from cold once, and stores the copy in hot."""
     await store.put(NS, "k", {"n": 1})
-    stats = store.saver.stats()
+    stats = store.saver.stats().copies
     assert (stats.hits, stats.misses, stats.fills, stats.refused) == (0, 0, 1, 0)
     await store.get(NS, "k")
     await store.get(NS, "none")
-    stats = store.saver.stats()
+    stats = store.saver.stats().copies
     assert (stats.hits, stats.misses, stats.fills, stats.refused) == (1, 1, 1, 0)
 
 
@@ -356,7 +356,7 @@ async def test_hot_failures_are_raised_or_bypassed(target: Target) -> None:
     with failing(loose):
         assert (await loose.get(NS, "k")).value == {"n": 1} and len(await loose.search(NS)) == 1
         assert await loose.list_namespaces() == [NS]
-    assert loose.saver.stats().bypasses == 2
+    assert loose.saver.stats().copies.bypasses == 2
     check(target, strict)
 
 
@@ -383,7 +383,7 @@ async def test_a_hot_failure_during_a_write_leaves_no_copy(target: Target) -> No
         await strict.put(NS, "k", {"n": 2})
     with failing(loose, scripts.END_WRITES):
         await loose.put(NS, "k", {"n": 3})
-    assert loose.saver.stats().bypasses == 1
+    assert loose.saver.stats().copies.bypasses == 1
     for _ in range(2):
         calls(strict)
         assert (await strict.get(NS, "k")).value == {"n": 3} and calls(strict) == [["GetOp"]], "hot has no copy"
@@ -397,7 +397,7 @@ async def test_a_hot_failure_before_a_fill_is_bypassed(target: Target) -> None:
     with failing(store, scripts.FILL_COPIES):
         assert (await store.get(NS, "k")).value == {"n": 1}
         assert len(await store.search(NS)) == 1
-    assert store.saver.stats().fills == 0 and store.saver.stats().bypasses >= 2
+    assert store.saver.stats().copies.fills == 0 and store.saver.stats().copies.bypasses >= 2
 
 
 @pytest.mark.parametrize("does_it", [False, True])
@@ -452,10 +452,10 @@ async def test_a_hanging_cold_stops_no_reader(store_tiers: StoreTiers) -> None:
 async def test_a_put_succeeds_if_its_item_cannot_be_read_back(target: Target, store: Uniform, caplog: Any) -> None:
     store.saver.cold.fails = lambda ops: isinstance(ops[0], GetOp) and OSError("down")
     await store.put(NS, "k", {"n": 1})
-    assert store.saver.stats().errors == 1 and "read back" in caplog.text
+    assert store.saver.stats().copies.errors == 1 and "read back" in caplog.text
     store.saver.cold.fails = lambda _: None
     assert [(await store.get(NS, "k")).value for _ in range(2)] == [{"n": 1}] * 2
-    assert store.saver.stats().hits == 1 and store.saver.stats().fills == 1
+    assert store.saver.stats().copies.hits == 1 and store.saver.stats().copies.fills == 1
 
 
 @pytest.mark.parametrize("ending", ["items", "order", "namespaces", "notes", "noted", "expiring"])
@@ -516,7 +516,7 @@ async def test_a_late_fill_is_refused(target: Target, store: Uniform) -> None:
     Around(store.saver.hot, around)
     await store.get(NS, "k")
     await store.search(NS)
-    assert store.saver.stats().fills == 0 and store.saver.stats().refused == 1
+    assert store.saver.stats().copies.fills == 0 and store.saver.stats().copies.refused == 1
     check(target, store)
 
 
@@ -541,7 +541,11 @@ async def test_a_full_hot_store_deletes_and_answers_from_cold(target: Target, on
     check(full, store)
     full.raw.config_set("maxmemory", 0)
     assert len(await store.search(NS)) == 2 and len(await store.search(NS)) == 2
-    assert store.saver.stats().hits >= 2 and store.saver.stats().refused >= 3 and store.saver.stats().bypasses == 0
+    assert (
+        store.saver.stats().copies.hits >= 2
+        and store.saver.stats().copies.refused >= 3
+        and store.saver.stats().copies.bypasses == 0
+    )
     check(full, store)
     server.stop()
 
@@ -553,7 +557,7 @@ async def test_a_value_that_hot_refuses_is_in_cold_alone(target: Target) -> None
     assert len((await store.get(NS, "big")).value["text"]) == 2000
     assert type((await store.get(NS, "object")).value["o"]) is object
     assert len(await store.search(NS)) == 2 and not await store.warm(NS)
-    assert store.saver.stats().hits == store.saver.stats().fills == 0
+    assert store.saver.stats().copies.hits == store.saver.stats().copies.fills == 0
     with pytest.raises(EncodeError):
         await target.store().put(NS, "object", {"o": object()})
 
@@ -567,7 +571,7 @@ async def test_an_undecodable_copy_is_replaced_from_cold(target: Target) -> None
     await store.put(NS, "k", {"n": 1})
     await store.search(NS)
     other = over(target, store.saver.cold, hot={"serde": Other()})
-    assert (await other.get(NS, "k")).value == {"n": 1} and other.saver.stats().repairs == 1
+    assert (await other.get(NS, "k")).value == {"n": 1} and other.saver.stats().copies.repairs == 1
     assert len(await store.search(NS)) == 1
     assert (await other.search(NS))[0].value == {"n": 1}
     check(target, store)
@@ -627,7 +631,7 @@ async def test_many_undecodable_copies_are_removed_together(target: Target) -> N
         found = await other.batch(read)
         assert len(found if len(read) > 1 else found[0]) == 20
         assert len([one for one in counter.take() if one != "EVAL"]) <= 4
-    assert other.saver.stats().repairs == 40
+    assert other.saver.stats().copies.repairs == 40
 
 
 async def test_a_leaking_prefix_in_cold_exposes_no_other_namespace(target: Target) -> None:
@@ -649,7 +653,7 @@ async def test_a_leaking_prefix_in_cold_exposes_no_other_namespace(target: Targe
     await store.search(NS)
     assert not await store.warm(NS)
     assert await store.get(NS, "secret") is None
-    assert (await store.get(NS, "own")).value == {"n": 1} and store.saver.stats().hits == 1
+    assert (await store.get(NS, "own")).value == {"n": 1} and store.saver.stats().copies.hits == 1
     check(target, store)
 
 
@@ -660,8 +664,8 @@ async def test_a_name_that_hot_refuses_is_read_from_cold(target: Target) -> None
     )
     for _ in range(2):
         assert sorted(one.value["n"] for one in await store.search(NS)) == [1, 2, 3]
-    assert not await store.warm(NS) and store.saver.stats().hits == 0
-    assert (await store.get(NS, "k")).value == {"n": 3} and store.saver.stats().hits == 1
+    assert not await store.warm(NS) and store.saver.stats().copies.hits == 0
+    assert (await store.get(NS, "k")).value == {"n": 3} and store.saver.stats().copies.hits == 1
 
 
 async def test_items_stored_without_tiers_are_not_copies(target: Target, store: Uniform) -> None:
@@ -699,7 +703,7 @@ async def test_an_item_requested_twice_is_filled_once(target: Target, store: Uni
     await ask_cold(store, PutOp(NS, "k", {"n": 1}), PutOp(NS, "l", {"n": 1}))
     items = await store.batch([GetOp(NS, "k"), GetOp(NS, "k"), GetOp(NS, "l"), GetOp(NS, "k")])
     assert [one.value for one in items] == [{"n": 1}] * 4
-    assert store.saver.stats().fills == 2
+    assert store.saver.stats().copies.fills == 2
     check(target, store)
     check_sound_but_notes(target)
 
@@ -837,7 +841,7 @@ async def test_killed_processes_leave_hot_as_postgres(store_tiers: StoreTiers) -
             assert list(map(plain, items)) == list(map(plain, await ask_cold(store, *[GetOp(*name) for name in names])))
             (found,) = await ask_cold(store, SearchOp(NS, limit=100))
             assert sorted(map(plain, await store.search(NS, limit=100))) == sorted(map(plain, found))
-    assert store.saver.stats().hits > 0
+    assert store.saver.stats().copies.hits > 0
     check_sound_but_notes(target)
 
 
@@ -854,7 +858,7 @@ async def test_a_directory_that_refuses_a_partition_blocks_no_answer(target: Tar
     assert (await store.get(NS, "l")).value == {"n": 0} and len(await store.search(NS)) == 1
     await store.put(NS, "k", {"n": 1})
     assert (await store.get(NS, "k")).value == {"n": 1}
-    assert store.saver.stats().fills == 0 and store.saver.stats().refused >= 3
+    assert store.saver.stats().copies.fills == 0 and store.saver.stats().copies.refused >= 3
 
 
 async def test_naive_times_of_cold_become_utc(store: Uniform) -> None:
@@ -872,7 +876,7 @@ async def test_naive_times_of_cold_become_utc(store: Uniform) -> None:
     await ask_cold(store, PutOp(NS, "k", {"n": 1}))
     missed, found = await store.get(NS, "k"), (await store.search(NS, filter={"n": 1}))[0]
     hit, page = await store.get(NS, "k"), [await store.search(NS) for _ in range(2)]
-    assert store.saver.stats().hits == 2
+    assert store.saver.stats().copies.hits == 2
     for one in (missed, found, hit, page[0][0], page[1][0]):
         assert one.created_at == datetime(2026, 1, 1, tzinfo=timezone.utc)
         assert one.updated_at == datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=timezone.utc)

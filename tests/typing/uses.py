@@ -37,7 +37,6 @@ from redis_saver import (
     RedisSaver,
     RedisSaverError,
     RedisIndexConfig,
-    RedisStats,
     RedisStore,
     Stats,
     ThreadInfo,
@@ -148,7 +147,7 @@ removed: int = pruned.checkpoints
 infos: list[ThreadInfo] = list(saver.threads(thread_prefix="user-"))
 updated: datetime | None = infos[0].updated_at
 left: timedelta | None = saver.get_thread_ttl("a")
-stats: Stats = tiered.stats()
+waiting: int = tiered.stats().tiers.backlog
 where: str = next(tiered.threads()).tier
 saver.set_thread_ttl("a", "90m")
 
@@ -184,7 +183,7 @@ RedisLLMCache(blocking)  # type: ignore[arg-type]
 
 # -- counters
 
-counted: RedisStats = saver.stats()
+counted: Stats = saver.stats()
 of_reads: OperationStats = counted.operations["get_tuple"]
 within: int = of_reads.histogram["0.005"]
 for each in (saver, async_saver, tiered, cache, texts, RedisStore(blocking)):
