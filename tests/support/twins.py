@@ -53,11 +53,20 @@ SHAPES: dict[str, Callable[[list[str]], Any]] = {
 WRAPPED: list[Callable[[Any], Any]] = [lambda one: one, lambda one: [one], lambda one: {"in": {"a": (one, 1)}}]
 
 
+def ordered(value: Any) -> Any:
+    """Return a value with its sets in order, as a set that was read may have another one."""
+    if isinstance(value, (set, frozenset)):
+        return type(value).__name__, sorted(value)
+    if type(value) is dict:
+        return {key: ordered(one) for key, one in value.items()}
+    return type(value)(map(ordered, value)) if type(value) in (list, tuple) else value
+
+
 def plain(one: Any) -> Any:
     """Return a checkpoint as plain data that tell apart 1 and True, and without what Postgres returns differently."""
     place, above = one.config["configurable"], one.parent_config or {"configurable": {}}
-    writes = [(task, channel, said(value)) for task, channel, value in one.pending_writes]
-    values, versions = all_said(one.checkpoint["channel_values"]), dict(one.checkpoint["channel_versions"])
+    writes = [(task, channel, said(ordered(value))) for task, channel, value in one.pending_writes]
+    values, versions = all_said(ordered(one.checkpoint["channel_values"])), dict(one.checkpoint["channel_versions"])
     return (
         place["checkpoint_id"],
         above["configurable"].get("checkpoint_id"),
@@ -82,8 +91,8 @@ class Twin:
     def edit(self) -> None:
         """Change the texts as an agent does: append, insert, edit in the middle, drop the first."""
         chance, new = self.chance, text(self.chance.random(), self.chance.choice([100, 900, 5000]))
-        at = chance.randrange(len(self.texts))
         for change in chance.sample(["append", "append", "insert", "edit", "drop"], 2):
+            at = chance.randrange(len(self.texts))
             if change == "append":
                 self.texts = [*self.texts, new]
             elif change == "insert":
