@@ -575,6 +575,14 @@ TOO_MUCH: dict[str, tuple[str, Callable[[Uniform, Any], Any]]] = {
     "task path": ("name_bytes", lambda uniform, where: uniform.put_writes(where, [("a", 1)], "t", "p" * 65)),
     "write's channel": ("name_bytes", lambda uniform, where: uniform.put_writes(where, [("a" * 65, 1)], "t")),
     "write": ("value_bytes", lambda uniform, where: uniform.put_writes(where, [("a", "x" * 20_001)], "t")),
+    "write in chunks": (
+        "value_bytes",
+        lambda uniform, where: uniform.put_writes(where, [("b", BIG[:9]), ("a", {"in": BIG})], "t"),
+    ),
+    "chunks of a write": (
+        "chunks",
+        lambda uniform, where: uniform.put_writes(where, [("a", [f"{n:0600}" for n in range(25)])], "t"),
+    ),
     "copy": ("name_bytes", lambda uniform, where: uniform.copy_thread("thread", "t" * 65)),
 }
 
