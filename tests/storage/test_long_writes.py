@@ -24,7 +24,7 @@ from tests.support.raw import check_chunks, check_sound, size, writes_in_chunks
 from tests.support.seeds import seeds_and_slow, targets
 from tests.support.sharing import fields_of, said, text
 from tests.support.tiering import Cold
-from tests.support.twins import SHAPES, Draft, Report, Twin, number_of
+from tests.support.twins import SHAPES, Draft, Report, Twin, check_stored, number_of
 from tests.support.uniform import Target
 from tests.support.wrappers import Around, script_of
 from typing_extensions import TypedDict
@@ -79,16 +79,6 @@ class Savers:
             del self.names[1:]
 
 
-def check_stored(target: Target, twin: Twin) -> None:
-    """Check that nothing is missing or left over, except what the thread knows as garbage."""
-    fields = fields_of(target, twin.thread)
-    if not fields:
-        return
-    check_chunks(target, twin.thread)
-    if b"@gc_roots" not in fields:
-        check_sound(target, twin.thread)
-
-
 async def step(twin: Twin, savers: Savers, writers: list[Any]) -> None:
     """Make one superstep: writes, some of them early or again, a put that shares them, and something in between."""
     chance, target = twin.chance, savers.target
@@ -138,7 +128,7 @@ async def play(savers: Savers, seed: object, length: int = 16, **options: Any) -
     for _ in range(length):
         await step(twin, savers, writers)
         await twin.check(savers.new())
-        check_stored(savers.target, twin)
+        check_stored(savers.target)
     await twin.check(*writers)
     return twin, writers
 

@@ -14,8 +14,9 @@ from langgraph.checkpoint.serde.types import INTERRUPT, _DeltaSnapshot
 from langgraph.types import Send
 from pydantic import BaseModel
 from tests.support.factories import checkpoint, config
-from tests.support.sharing import all_said, name, said, text
-from tests.support.uniform import Uniform
+from tests.support.raw import check_chunks, check_sound
+from tests.support.sharing import all_said, fields_of, name, said, text
+from tests.support.uniform import Target, Uniform
 
 
 class Report(BaseModel):
@@ -82,6 +83,7 @@ class Twin:
     def __init__(self, seed: object, thread: str = "thread") -> None:
         self.chance, self.thread, self.model = random.Random(repr(seed)), thread, InMemorySaver()
         self.number, self.tasks, self.runs, self.versions = 0, 0, dict[str, list[int]](), dict[int, dict[str, str]]()
+        self.shapes = [*SHAPES]
         self.texts = [text((seed, "first"), 3000)]
 
     def where(self, number: int | None = None) -> dict[str, Any]:
@@ -104,7 +106,7 @@ class Twin:
                 self.texts = self.texts[1:]
 
     def value(self) -> Any:
-        return self.chance.choice(WRAPPED)(SHAPES[self.chance.choice([*SHAPES])](self.texts))
+        return self.chance.choice(WRAPPED)(SHAPES[self.chance.choice(self.shapes)](self.texts))
 
     def some_writes(self) -> list[tuple[str, Any]]:
         found = [(self.chance.choice("ab"), self.value()) for _ in range(self.chance.choice([1, 1, 2, 3]))]
@@ -161,3 +163,11 @@ class Twin:
 
 def number_of(checkpoint_id: str) -> int:
     return int(checkpoint_id[1:])
+
+
+def check_stored(target: Target) -> None:
+    """Check that nothing of the thread is missing or left over, except what it knows as garbage."""
+    if fields := fields_of(target):
+        check_chunks(target)
+        if b"@gc_roots" not in fields:
+            check_sound(target)
