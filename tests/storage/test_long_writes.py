@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import operator
 from contextlib import nullcontext
 from typing import Annotated, Any
@@ -26,7 +27,7 @@ from tests.support.sharing import fields_of, said, text
 from tests.support.tiering import Cold
 from tests.support.twins import SHAPES, Draft, Report, Twin, check_stored, number_of
 from tests.support.uniform import Target
-from tests.support.wrappers import Around, script_of
+from tests.support.wrappers import Around, Meanwhile, script_of
 from typing_extensions import TypedDict
 
 from redis_saver import ThreadDamaged
@@ -325,6 +326,35 @@ async def test_a_history_limit_removes_what_only_old_writes_need(target: Target,
     await twin.check(savers.new(), uniform)
     check_sound(target)
     assert size(fields_of(target)) < before
+
+
+@ONE
+@pytest.mark.by_turns
+@pytest.mark.parametrize("kind", ["plain", "rotated"])
+@pytest.mark.parametrize("remover", ["prune", "delete_for_runs"])
+@pytest.mark.parametrize("position", [1, 2])
+async def test_a_removal_spares_chunks_that_writes_name_meanwhile(
+    target: Target, kind: str, remover: str, position: int
+) -> None:
+    """Its plan, or what is left of it, has them among what nothing needs."""
+    savers, twin, calls = Savers(target, kind), Twin((kind, remover)), itertools.count(1)
+    writer, other, value = savers.new(), savers.new(), [text(n, 3000) for n in range(4)]
+    await twin.put(writer, a=value)
+    await twin.put(writer, a=1)
+    Meanwhile(
+        other.saver,
+        lambda request: (
+            (lambda: twin.write(writer, ("a", {"again": value})))
+            if script_of(request) is scripts.REMOVE and next(calls) == position
+            else None
+        ),
+    )
+    await (other.prune(["thread"], keep_last=1) if remover == "prune" else other.delete_for_runs(["run 0"]))
+    twin.forget(lambda number: number == 1, prunes=remover == "prune")
+    assert next(calls) > position and len(writes_in_chunks(fields_of(target))) == 1
+    await twin.put(writer, a=value)
+    await twin.check(savers.new(), writer)
+    check_sound(target)
 
 
 # -- damage
