@@ -309,20 +309,20 @@ async def test_a_fork_shares_chunks_of_writes_of_an_older_checkpoint(target: Tar
 async def test_a_history_limit_removes_what_only_old_writes_need(target: Target, kind: str) -> None:
     savers, twin = Savers(target, kind), Twin(kind)
     uniform = savers.new(history={"keep_last": 2})
-    for number in range(45):
+    for number in range(40):
         twin.edit()
         await twin.put(uniform, a=twin.value())
         await twin.write(uniform if number % 3 else savers.new(), *twin.some_writes())
         if number % 5 == 0:
             await twin.write(uniform, *twin.some_writes(), number=twin.number + 1)
     left = {number_of(each) for each in ids(await uniform.list(config()))}
-    assert 45 in left and len(left) < 40
+    assert 40 in left and len(left) < 36
     twin.forget(lambda number: number not in left, prunes=True)
     await twin.check(savers.new(), uniform)
     check_chunks(target)
     before = size(fields_of(target))
     await uniform.prune(["thread"], keep_last=1)
-    twin.forget(lambda number: number != 45, prunes=True)
+    twin.forget(lambda number: number != 40, prunes=True)
     await twin.check(savers.new(), uniform)
     check_sound(target)
     assert size(fields_of(target)) < before

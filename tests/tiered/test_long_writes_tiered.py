@@ -39,7 +39,7 @@ async def test_random_shapes_over_two_tiers(tiers: Tiers, mode: str, kind: str, 
     chance, twin.shapes = twin.chance, [shape for shape in SHAPES if shape != "snapshot"]  # cold refuses to prune these
     await savers[0].get_tuple(twin.where())
     await twin.put(savers[0], a=SHAPES["list"](twin.texts))
-    for _ in range(12):
+    for _ in range(10):
         twin.edit()
         uniform, other = chance.sample([*savers, await another()], 2)
         for _ in range(chance.choice([1, 1, 2])):
