@@ -100,13 +100,45 @@ _PLAIN = OpaqueSerializer()
 
 
 def same(value: Any, other: Any) -> bool:
-    """True if two values have the same bytes, or compare as equal (sets, or 1 and 1.0)."""
+    """True if two values have the same bytes but for the order of sets, or compare as equal (1 and 1.0)."""
     try:
-        return _PLAIN.dumps_typed(value) == _PLAIN.dumps_typed(other) or bool(value == other)
+        mine, its = _PLAIN.dumps_typed(value), _PLAIN.dumps_typed(other)
+        return mine == its or _in_order(mine) == _in_order(its) or bool(value == other)
     except ormsgpack.MsgpackEncodeError:  # only the user's own serializer encodes it
         return bool(value == other)
     except ValueError:  # arrays that differ
         return False
+
+
+def _in_order(typed: tuple[str, bytes]) -> tuple[str, bytes]:
+    """Return a value's type and bytes with the items of all sets in one order. A set that is read may have another."""
+    kind, data = typed
+    return (kind, _sorted(data, _DEEPEST)) if kind == "msgpack" else typed
+
+
+def _sorted(data: bytes, depth: int) -> bytes:
+    """Pack msgpack again, with the items of sets in order. Below `depth` extensions it stays as it is."""
+
+    def inside(code: int, packed: bytes) -> Any:
+        try:
+            packed = _sorted(packed, depth - 1) if depth else packed
+            of_class = ormsgpack.unpackb(packed, ext_hook=ormsgpack.Ext, option=ormsgpack.OPT_NON_STR_KEYS)
+        except ValueError:  # it is no msgpack
+            return ormsgpack.Ext(code, packed)
+        if isinstance(of_class, list) and of_class[:2] in _SETS and len(of_class) == _OF_SET:
+            *named, items = of_class
+            packed = ormsgpack.packb([*named, sorted(map(_repacked, items))])
+        return ormsgpack.Ext(code, packed)
+
+    return _repacked(ormsgpack.unpackb(data, ext_hook=inside, option=ormsgpack.OPT_NON_STR_KEYS))
+
+
+def _repacked(value: Any) -> bytes:
+    return ormsgpack.packb(value, option=ormsgpack.OPT_NON_STR_KEYS)
+
+
+_SETS, _OF_SET = (["builtins", "set"], ["builtins", "frozenset"]), 3
+_DEEPEST = 50
 
 
 def fingerprint(value: Any) -> bytes:

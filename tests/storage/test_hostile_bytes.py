@@ -571,7 +571,10 @@ TOO_MUCH: dict[str, tuple[str, Callable[[Uniform, Any], Any]]] = {
         ),
     ),
     "write": ("value_bytes", lambda uniform, where: uniform.put_writes(where, [("a", "x" * 20_001)], "t")),
-    "write in chunks": ("value_bytes", lambda uniform, where: uniform.put_writes(where, [("a", BIG)], "t")),
+    "write in chunks": (
+        "value_bytes",
+        lambda uniform, where: uniform.put_writes(where, [("b", BIG[:9]), ("a", {"in": BIG})], "t"),
+    ),
     "chunks of a write": (
         "chunks",
         lambda uniform, where: uniform.put_writes(where, [("a", [f"{n:0600}" for n in range(25)])], "t"),
