@@ -509,40 +509,49 @@ def _plan(
     to 500 records of writes with a header. The others follow, as nobody reads them any more. Chunks come last:
     `@gc_roots` keeps their roots until then.
     """
-    of_checkpoint: dict[CheckpointKey, list[bytes]] = defaultdict(list)
-    for member in references.writes:
-        of_checkpoint[_key_of(member)].append(member)
     order, victims = sorted(order, key=lambda key: not key[0]), set(order)
-    removed = {member for key in victims for member in of_checkpoint[key]}.union(strays)
-    last_holder: dict[bytes, CheckpointKey] = {}
-    for key in [*order, *(key for key in references.checkpoints if key not in victims)]:
-        links = references.checkpoints[key]
-        last_holder.update((names.blob(key[0], entry[1:]), key) for entry in links.entries)
-        last_holder[links.names_chunk] = key
-        if links.run:
-            last_holder[links.run] = key
+    writes: dict[CheckpointKey, list[bytes]] = defaultdict(list)
+    for member in references.writes:
+        writes[_key_of(member)].append(member)
+    gone = {member for key in victims for member in writes[key]}.union(strays)
+    holders = _last_holders(references.checkpoints, order)
+    live = {name for name, key in holders.items() if key not in victims}
+    live |= reachable.chunks([*live, *(member for member in references.writes if member not in gone)])
     freed: dict[CheckpointKey, list[bytes]] = defaultdict(list)
-    live = {name for name, key in last_holder.items() if key not in victims}
-    live |= reachable.chunks([*live, *(member for member in references.writes if member not in removed)])
-    dead = reachable.unused([*(name for name, key in last_holder.items() if key in victims), *removed], live)
-    for name, key in last_holder.items():
-        if key in victims and name not in live:
+    for name, key in holders.items():
+        if key in victims and name not in live:  # a names chunk may also be a chunk of a value
             freed[key].append(name)
-    last_of, left = {key[0]: key for key in order}, {ns for ns, _ in references.checkpoints.keys() - victims}
-    for ns in last_of.keys() - left:
-        freed[last_of[ns]] += [mark + names.component(ns) for mark in MARKS_OF_NAMESPACES]
-    # Lists before their children, because a put assumes that a stored list has all its children.
-    gone = sorted(dead, key=lambda chunk: -_height(chunk, reachable.lists))
-
     plan: list[list[bytes]] = []
     for key in order:
         plan.append([names.checkpoint(*key), *freed[key]])
-        plan += [[member] for member in of_checkpoint[key][WRITES_WITH_A_HEADER:]]
+        plan += [[member] for member in writes[key][WRITES_WITH_A_HEADER:]]
     plan += [[member] for member in strays]
-    notes_roots = any(name in reachable.roots for names_of in (*freed.values(), removed) for name in names_of)
-    if notes_roots or reachable.strays:
-        gone.append(retention.STRAY)
-    return Removal(references.revision, plan, [[chunk] for chunk in gone])
+    return Removal(references.revision, plan, _chunks_of(reachable, gone.union(*freed.values()), live))
+
+
+def _last_holders(checkpoints: Checkpoints, order: Sequence[CheckpointKey]) -> dict[bytes, CheckpointKey]:
+    """Return the last checkpoint to hold each value, names chunk, run, and mark of a namespace.
+
+    Victims hold them until their turn in `order`. The checkpoints that stay come last.
+    """
+    holders: dict[bytes, CheckpointKey] = {}
+    for key in [*order, *(checkpoints.keys() - order)]:
+        ns, links = names.component(key[0]), checkpoints[key]
+        holders.update((names.blob(key[0], entry[1:]), key) for entry in links.entries)
+        others = (links.names_chunk, links.run, *(mark + ns for mark in MARKS_OF_NAMESPACES))
+        holders.update((name, key) for name in others if name)
+    return holders
+
+
+def _chunks_of(reachable: ReachableChunks, gone: set[bytes], live: set[bytes]) -> list[list[bytes]]:
+    """Return the steps that remove the chunks of removed values and writes, and possibly `@gc_roots`.
+
+    Lists come before their children, because a put assumes that a stored list has all its children.
+    """
+    dead = sorted(reachable.unused(gone, live), key=lambda chunk: -_height(chunk, reachable.lists))
+    if reachable.strays or not reachable.roots.keys().isdisjoint(gone):
+        dead.append(retention.STRAY)
+    return [[chunk] for chunk in dead]
 
 
 def _height(chunk: bytes, lists: Mapping[bytes, bytes]) -> int:
