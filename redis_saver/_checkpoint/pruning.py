@@ -285,43 +285,56 @@ def _check_unneeded(
     Raises:
         StillNeeded: One is.
     """
+    with decoding("the channels of thread {!r}", thread):
+        valueless = _valueless(checkpoints, victims)
+    for start in range(0, len(valueless), CALLS_PER_PAGE):
+        page = valueless[start : start + CALLS_PER_PAGE]
+        writers = dict.fromkeys(each.written_by for each in page)
+        fields = [names.checkpoint(*at) for at in writers]
+        headers = yield Command(("HMGET", context.keyspace.keys(thread).data_key, *fields))
+        with decoding("the metadata of thread {!r}", thread):
+            rebuilt = {
+                at: delta.rebuilt(header.metadata(context, raw, config.Address(thread, *at)))
+                for at, raw in zip(writers, headers, strict=True)
+                if raw is not None
+            }
+        for child, channel, at in page:
+            if channel in rebuilt.get(at, ()):
+                removed = child[0], checkpoints[child].parent
+                raise still_needed(thread, names.decode(checkpoints[removed].run[1:]), removed, child, channel)
+
+
+class _Valueless(NamedTuple):
+    """A channel without a stored value in a checkpoint whose parent is removed."""
+
+    child: CheckpointKey
+    channel: str
+    written_by: CheckpointKey
+    """The checkpoint that wrote the channel's version."""
+
+
+def _valueless(checkpoints: Checkpoints, victims: set[CheckpointKey]) -> list[_Valueless]:
+    """Return the channels without a stored value in the children that victims leave behind, oldest child first."""
     parents = {key: (key[0], links.parent) for key, links in checkpoints.items() if links.parent}
     children = sorted((key for key in parents if key not in victims and parents[key] in victims), key=_by_age)
     if not children:
-        return
-    with decoding("the channels of thread {!r}", thread):
-        own = {key: {entry[1:] for entry in header.own_entries(links.entries)} for key, links in checkpoints.items()}
-        stored = {
-            names.blob(ns, entry[1:])
-            for (ns, _), links in checkpoints.items()
-            for entry in links.entries
-            if entry[:1] != header.ABSENT
-        }
-        needed, written_by = list[tuple[CheckpointKey, str]](), list[CheckpointKey]()
-        for child in children:
-            ns, entries = child[0], {names.name_of(entry[: entry.index(b"\0") + 1]): entry for entry in own[child]}
-            having = {name for name, entry in entries.items() if names.blob(ns, entry) in stored}
-            for name in delta.lacking(entries, having):
-                entry = entries[name]
-                is_in: Callable[[CheckpointKey], bool] = lambda at: entry in own.get(at, ())  # noqa: B023, E731
-                written_by.append(delta.first_with(child, parents.get, is_in))
-                needed.append((child, name))
-    for start in range(0, len(needed), CALLS_PER_PAGE):
-        page = dict.fromkeys(written_by[start : start + CALLS_PER_PAGE])
-        headers = yield Command(
-            ("HMGET", context.keyspace.keys(thread).data_key, *(names.checkpoint(*at) for at in page))
-        )
-        with decoding("the metadata of thread {!r}", thread):
-            counted = {
-                at: set[str]()
-                if raw is None
-                else delta.rebuilt(header.metadata(context, raw, config.Address(thread, *at)))
-                for at, raw in zip(page, headers, strict=True)
-            }
-        for (child, name), at in zip(needed[start:], written_by[start : start + CALLS_PER_PAGE], strict=False):
-            if name in counted[at]:
-                removed = parents[child]
-                raise still_needed(thread, names.decode(checkpoints[removed].run[1:]), removed, child, name)
+        return []
+    own = {key: {entry[1:] for entry in header.own_entries(links.entries)} for key, links in checkpoints.items()}
+    stored = {
+        names.blob(ns, entry[1:])
+        for (ns, _), links in checkpoints.items()
+        for entry in links.entries
+        if entry[:1] != header.ABSENT
+    }
+    found = list[_Valueless]()
+    for child in children:
+        ns, entries = child[0], {names.name_of(entry[: entry.index(b"\0") + 1]): entry for entry in own[child]}
+        having = {name for name, entry in entries.items() if names.blob(ns, entry) in stored}
+        for name in delta.lacking(entries, having):
+            entry = entries[name]
+            is_in: Callable[[CheckpointKey], bool] = lambda at: entry in own.get(at, ())  # noqa: B023, E731
+            found.append(_Valueless(child, name, delta.first_with(child, parents.get, is_in)))
+    return found
 
 
 def still_needed(thread: str, run: str, removed: CheckpointKey, child: CheckpointKey, channel: str) -> StillNeeded:
