@@ -81,15 +81,8 @@ def parse(url: str, readers: Mapping[str, Callable[[str], Any]]) -> Url:
     addresses = [_address(url, host, kind) for host in hosts.split(",")]
     if not kind and len(addresses) > 1:
         raise wrong(url, "only redis+sentinel:// and redis+cluster:// take several hosts")
-    service, _, db = path.partition("/") if kind == "sentinel" else ("", "", path)
-    if kind == "sentinel" and not service:
-        raise wrong(url, "the name of the service is missing: write /service or /service/db after the hosts")
-    if db and (not re.fullmatch("[0-9]{1,9}", db) or "db" in options or (kind == "cluster" and int(db))):
-        path = {"": "/db", "sentinel": "/service/db", "cluster": "no path, because a cluster has only database 0"}[kind]
-        raise wrong(url, f"after the hosts write {path}; db is a number, and is given once")
-    if db:
-        options["db"] = int(db)
-    return Url(kind, _TRANSPORTS[transport], addresses, _decoded(url, service), options)
+    service, db = _service_and_db(url, path, kind, is_given="db" in options)
+    return Url(kind, _TRANSPORTS[transport], addresses, _decoded(url, service), options | db)
 
 
 def check_postgres(url: str) -> None:
@@ -112,6 +105,19 @@ def _divided(url: str, rest: str) -> tuple[str, str, str]:
     if "@" in path or "@" in query or " " in rest or not rest.isprintable():
         raise wrong(url, f"it has a space, a line break, or an '@' after a '/' or '?': {_REMEDY}")
     return authority, path, query
+
+
+def _service_and_db(url: str, path: str, kind: str, *, is_given: bool) -> tuple[str, dict[str, int]]:
+    """Return the service (for sentinels) and the database, as an option, that a path names."""
+    service, _, db = path.partition("/") if kind == "sentinel" else ("", "", path)
+    if kind == "sentinel" and not service:
+        raise wrong(url, "the name of the service is missing: write /service or /service/db after the hosts")
+    if not db:
+        return service, {}
+    if is_given or not re.fullmatch("[0-9]{1,9}", db) or (kind == "cluster" and int(db)):
+        form = {"": "/db", "sentinel": "/service/db", "cluster": "no path, because a cluster has only database 0"}[kind]
+        raise wrong(url, f"after the hosts write {form}; db is a number, and is given once")
+    return service, {"db": int(db)}
 
 
 def _address(url: str, text: str, kind: str) -> tuple[str, int]:
