@@ -172,18 +172,27 @@ def without_login(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     if separator and not _SCHEME.fullmatch(scheme):
         return "***"
-    login, at, address = (rest if separator else url).rpartition("@")
-    beginning = scheme + separator if separator else ""
+    scheme, rest = (scheme, rest) if separator else ("", url)
+    login, at, address = rest.rpartition("@")
     address = re.split(r"[?#]", address, maxsplit=1)[0]
-    match = _ADDRESS.fullmatch(address)
     is_ambiguous = re.search(r"[?&]\w*=", login) or (at and not separator)  # the '@' may belong to an option
-    path = (match["path"] or "").strip("/") if match else ""
+    if is_ambiguous or not _is_address(scheme, address):
+        return f"{scheme}{separator}***"
+    return printable(f"{scheme}{separator}{address}", MAX_NAME)
+
+
+def _is_address(scheme: str, address: str) -> bool:
+    """True if a URL of this scheme may have this after its login. Otherwise it may have a part of the password."""
+    match = _ADDRESS.fullmatch(address)
+    if not match or not address.isprintable():
+        return False
+    path = (match["path"] or "").strip("/")
+    if not scheme:
+        return not path
     transport, _, kind = scheme.partition("+")
     is_one = transport in _TRANSPORTS and not kind
-    is_odd = (is_one and "," in address) or ((is_one or kind == "cluster") and path.strip("0123456789"))
-    if not match or is_ambiguous or is_odd or not address.isprintable() or (path and not separator):
-        return f"{beginning}***"
-    return printable(f"{beginning}{address}", MAX_NAME)
+    has_db_alone = is_one or kind == "cluster"
+    return not (is_one and "," in address) and not (has_db_alone and path.strip("0123456789"))
 
 
 def without_password(text: str, url: str) -> str:
