@@ -118,20 +118,86 @@ _TYPES = [bytes, bytes, bytes, int, int, bytes, int, int, bytes]
 _BEFORE = Basis(b"", b"", b"", 0, 0, b"", 0, 0, (), ())
 
 
-class Walk(NamedTuple):
-    """The ancestors of a checkpoint, nearest first, and the chunks of their seeds."""
+class Walk:
+    """The ancestors of a checkpoint, nearest first, and the chunks of their seeds. They arrive page by page."""
 
-    ancestors: list[Ancestor]
-    chunks: dict[bytes, bytes]
-    known: dict[str, History]
-    """Histories of the channels whose walk ended at a known point."""
-    used: list[bytes]
-    """The ids of these known points, escaped."""
-    basis: Basis | None
-    """None if the result cannot be remembered."""
+    def __init__(
+        self, context: Context, address: config.Address, channels: Sequence[str], points: Sequence[KnownPoint]
+    ) -> None:
+        """Start at a checkpoint. The arguments are those of `walk`."""
+        self._context, self._address, self._points = context, address, points
+        self._ns, checkpoint_id = names.component(address.checkpoint_ns), address.checkpoint_id
+        self._position = names.component(checkpoint_id) if checkpoint_id else b""
+        self._pages, self._seen = list[Basis](), set[bytes]()
+        self.ancestors, self.chunks = list[Ancestor](), dict[bytes, bytes]()
+        self.known = dict[str, History]()
+        """Histories of the channels whose walk ended at a known point."""
+        self.used = list[bytes]()
+        """The ids of these known points, escaped."""
+        self.remaining = {names.component(channel): channel for channel in channels}
+        """The channels whose walk goes on, by escaped name."""
+        self.is_done = not channels
+        self.chain = None if context.cipher is None else _Chain(context.cipher, self._ns, self._position)
+
+    @property
+    def basis(self) -> Basis | None:
+        """None if the result cannot be remembered."""
+        return _basis(self._pages)
+
+    def arguments(self, refresh: tuple[bytes, int | bytes]) -> list[Argument]:
+        """Return the arguments of `lua/checkpoint/history.lua` for the next page, without known chunks."""
+        last = self._pages[-1] if self._pages else _BEFORE
+        arguments: list[Argument] = [self._ns, self._position, last.target, last.lowest]
+        arguments += (ANCESTORS_PER_PAGE, BYTES_PER_PAGE, *refresh, len(self.remaining), len(self._points))
+        for escaped, channel in self.remaining.items():
+            arguments += (names.encode(channel), escaped)
+        for point in self._points:
+            flags = b"".join([b"1" if channel in point.histories else b"0" for channel in self.remaining.values()])
+            arguments += (*point[:5], flags)
+        return arguments
+
+    def add(self, answer: Any) -> None:
+        """Add a page. A wrong page may raise any error, so this runs under `decoding`."""
+        position, flat, basis, *page = answer
+        self.chunks.update(codec.as_chunks(self._context, flat, self._address.thread_id))
+        if not isinstance(position, bytes) or (position and not page):
+            raise ValueError(f"{len(page)} ancestors, and others from {shown(position)} on")
+        self._pages.append(_page(basis, page, len(self._points), self.remaining.values()))
+        if page:
+            self._context.opener()
+        for raw_id, seeds, writes, number, *header in page:
+            if self.chain is not None:
+                seeds = self.chain.opened(raw_id, seeds, header[0], self.chunks, self.remaining)  # noqa: PLW2901
+            if raw_id in self._seen:
+                # A caller put an ancestor again, below its own descendant. All below was collected already.
+                position = b""
+                break
+            self._add_ancestor(raw_id, seeds, writes)
+            if number:
+                self._end_at(self._points[number - 1])
+        self._position, self.is_done = position, not (position and self.remaining)
+
+    def _add_ancestor(self, raw_id: bytes, raw_seeds: Sequence[bytes], raw_writes: Sequence[bytes]) -> None:
+        """Add an ancestor, and end the walk of the channels that have a value there."""
+        self._seen.add(raw_id)
+        wanted, checkpoint_id = set(self.remaining.values()), names.name_of(raw_id)
+        writes = codec.decode_writes(self._context, raw_writes, self._address._replace(checkpoint_id=checkpoint_id))
+        if self.chain is not None:
+            self.chain.check_writes(writes)
+        writes = [write for write in writes if write.channel in wanted]
+        triples = zip(raw_seeds[::3], raw_seeds[1::3], raw_seeds[2::3], strict=True)
+        seeds = {self.remaining.pop(escaped): Seed(field, value) for escaped, field, value in triples}
+        self.ancestors.append(Ancestor(checkpoint_id, seeds, writes))
+
+    def _end_at(self, point: KnownPoint) -> None:
+        """End the walk of the channels that a known point has."""
+        self.used.append(point.checkpoint_id)
+        for channel, history in point.histories.items():
+            if self.remaining.pop(names.component(channel), None) is not None:
+                self.known[channel] = history
 
 
-def walk(  # noqa: PLR0912, PLR0915 - one path, read from top to bottom
+def walk(
     context: Context,
     address: config.Address,
     channels: Sequence[str],
@@ -157,63 +223,20 @@ def walk(  # noqa: PLR0912, PLR0915 - one path, read from top to bottom
         HasIntents: The thread has write intents, so cold may be newer than hot.
         Partial: Hot lacks some of the ancestors.
     """
-    thread, ns, checkpoint_id = address
-    keys = keys or context.keyspace.keys(thread)
-    seen, ancestors, chunks = set[bytes](), list[Ancestor](), dict[bytes, bytes]()
-    known, used = dict[str, History](), list[bytes]()
-    remaining = {names.component(channel): channel for channel in channels}
-    position, pages = names.component(checkpoint_id) if checkpoint_id else b"", list[Basis]()
-    chain = None if context.cipher is None else _Chain(context.cipher, names.component(ns), position)
-    while remaining:
-        last = pages[-1] if pages else _BEFORE
-        arguments: list[Argument] = [names.component(ns), position, last.target, last.lowest]
-        arguments += (ANCESTORS_PER_PAGE, BYTES_PER_PAGE, *refresh, len(remaining), len(points))
-        for escaped, channel in remaining.items():
-            arguments += (names.encode(channel), escaped)
-        for point in points:
-            flags = b"".join([b"1" if channel in point.histories else b"0" for channel in remaining.values()])
-            arguments += (*point[:5], flags)
-        answer = yield Call(scripts.HISTORY, keys, (*arguments, *known_chunks))
+    keys, walked = keys or context.keyspace.keys(address.thread_id), Walk(context, address, channels, points)
+    while not walked.is_done:
+        answer = yield Call(scripts.HISTORY, keys, (*walked.arguments(refresh), *known_chunks))
         if len(keys) > 2 and answer == HistoryReply.INTENTS:
             raise HasIntents
         if len(keys) > 2 and isinstance(answer, list) and answer[:1] == [HistoryReply.PARTIAL]:
-            with decoding("the ancestors in hot of a checkpoint of thread {!r}", thread):
-                bases = [_page(basis, (), 0, remaining.values()) for basis in answer[1:]]
+            with decoding("the ancestors in hot of a checkpoint of thread {!r}", address.thread_id):
+                bases = [_page(basis, (), 0, walked.remaining.values()) for basis in answer[1:]]
             raise Partial(_basis(bases))
-        with decoding("the ancestors of a checkpoint of thread {!r}", thread):
-            position, of_page, basis, *page = answer
-            chunks.update(codec.as_chunks(context, of_page, thread))
-            if not isinstance(position, bytes) or (position and not page):
-                raise ValueError(f"{len(page)} ancestors, and others from {shown(position)} on")
-            pages.append(_page(basis, page, len(points), remaining.values()))
-            if page:
-                context.opener()
-            for raw_id, raw_seeds, raw_writes, number, *header in page:
-                if chain is not None:
-                    raw_seeds = chain.opened(raw_id, raw_seeds, header[0], chunks, remaining)  # noqa: PLW2901
-                if raw_id in seen:
-                    # A caller put an ancestor again, below its own descendant. All below was collected already.
-                    position = b""
-                    break
-                seen.add(raw_id)
-                wanted = set(remaining.values())
-                writes = codec.decode_writes(context, raw_writes, config.Address(thread, ns, names.name_of(raw_id)))
-                if chain is not None:
-                    chain.check_writes(writes)
-                writes = [write for write in writes if write.channel in wanted]
-                triples = zip(raw_seeds[::3], raw_seeds[1::3], raw_seeds[2::3], strict=True)
-                seeds = {remaining.pop(escaped): Seed(field, value) for escaped, field, value in triples}
-                ancestors.append(Ancestor(names.name_of(raw_id), seeds, writes))
-                if number:
-                    used.append(points[number - 1].checkpoint_id)
-                    for channel, history in points[number - 1].histories.items():
-                        if remaining.pop(names.component(channel), None) is not None:
-                            known[channel] = history
-        if not position:
-            break
-    if chain is not None and remaining:
-        chain.check_end(context, address, remaining.values())
-    return Walk(ancestors, chunks, known, used, _basis(pages))
+        with decoding("the ancestors of a checkpoint of thread {!r}", address.thread_id):
+            walked.add(answer)
+    if walked.chain is not None and walked.remaining:
+        walked.chain.check_end(context, address, walked.remaining.values())
+    return walked
 
 
 class _Chain:
@@ -400,8 +423,8 @@ def _histories(
                 seen[address.checkpoint_ns, channel] = version
                 history = history._replace(version=version, seed=stored.value)
         learned[channel] = history
-    if walked.basis is not None:
-        point = _point(walked.basis, learned)
+    if (basis := walked.basis) is not None:
+        point = _point(basis, learned)
         context.chunk_cache.remember_history(data, address.checkpoint_ns, point, walked.used, seen)
     else:
         context.chunk_cache.remember(data, seen)

@@ -209,13 +209,13 @@ def collect(stream: Stream[T]) -> Operation[list[T]]:
 class _Newest:
     """A thread in the merge of all threads, with a page of its checkpoints. The first page has a single one."""
 
-    def __init__(self, thread: str, upper: bytes) -> None:
-        self.thread, self.upper = thread, upper
+    def __init__(self, thread: str, upper: bytes, lower: bytes, what: bytes) -> None:
+        self.thread, self.upper, self.lower, self.what = thread, upper, lower, what
         self.stored: list[Any] = []
         self.size = 1
 
-    def request(self, context: Context, lower: bytes, what: bytes) -> Call:
-        arguments = (self.upper, lower, self.size, reading.BYTES_PER_PAGE, what, b"0", b"")
+    def request(self, context: Context) -> Call:
+        arguments = (self.upper, self.lower, self.size, reading.BYTES_PER_PAGE, self.what, b"0", b"")
         return Call(scripts.LIST, context.keyspace.keys(self.thread), arguments)
 
     def fill(self, page: list[Any]) -> None:
@@ -250,42 +250,34 @@ def _all_threads(context: Context, asked: Query) -> Stream[CheckpointTuple]:
 
     Memory holds an id for each thread, and a page of ids for each thread that was yielded from.
     """
-    upper, lower = bounds(None, None, asked.before)
-    what = b"headers" if asked.matches else b"names"
-    heap: list[_Newest] = []
-    threads = iter(dict.fromkeys((yield from collect(scan_threads(context)))))
-    while batch := [_Newest(thread, upper) for thread in islice(threads, THREADS_PER_BATCH)]:
-        replies = yield Batch([newest.request(context, lower, what) for newest in batch])
-        for newest, page in zip(batch, replies, strict=True):
-            newest.fill(page)
-        heap += [newest for newest in batch if newest.stored]
-    heapq.heapify(heap)
-
+    heap = yield from _newest_of_all(context, asked)
     left, size = asked.limit, min(CHECKPOINTS_PER_PAGE, asked.limit or CHECKPOINTS_PER_PAGE)
     with Skipping(context.data_keys) as skipping:
         while heap and (left is None or left > 0):
-            drawn = yield from _drawn(context, heap, size, lower, what, skipping)
-            keys = context.keyspace.keys
-            yield from skipping.load({thread: keys(thread).data_key for thread, _ in drawn})
-            passing: list[config.Address] = []
-            for thread, stored in drawn:
-                passed = yield from skipping.each(thread, _passing(context, thread, asked.matches, stored))
-                passing += [passed] if passed else []
-            passing = passing[:left]
-            by_address: dict[config.Address, CheckpointTuple] = {}
-            for thread in dict.fromkeys(address.thread_id for address in passing):
-                wanted = [address for address in passing if address.thread_id == thread]
-                for saved in (yield from skipping.each(thread, loaded(context, thread, wanted))) or ():
-                    by_address[config.address(saved.config)] = saved
-            yield Page([by_address[address] for address in passing if address in by_address])
+            drawn = yield from _drawn(context, heap, size, skipping)
+            passing = (yield from _all_passing(context, asked.matches, drawn, skipping))[:left]
+            yield Page((yield from _all_loaded(context, passing, skipping)))
             if left is not None:
                 left -= len(passing)
                 size = min(CHECKPOINTS_PER_PAGE, 2 * size if len(passing) < len(drawn) else left)
 
 
-def _drawn(
-    context: Context, heap: list[_Newest], size: int, lower: bytes, what: bytes, skipping: Skipping
-) -> Operation[list[tuple[str, Any]]]:
+def _newest_of_all(context: Context, asked: Query) -> Operation[list[_Newest]]:
+    """Return a heap of all threads that have checkpoints of a query, each with its newest one."""
+    upper, lower = bounds(None, None, asked.before)
+    what = b"headers" if asked.matches else b"names"
+    heap: list[_Newest] = []
+    threads = iter(dict.fromkeys((yield from collect(scan_threads(context)))))
+    while batch := [_Newest(thread, upper, lower, what) for thread in islice(threads, THREADS_PER_BATCH)]:
+        replies = yield Batch([newest.request(context) for newest in batch])
+        for newest, page in zip(batch, replies, strict=True):
+            newest.fill(page)
+        heap += [newest for newest in batch if newest.stored]
+    heapq.heapify(heap)
+    return heap
+
+
+def _drawn(context: Context, heap: list[_Newest], size: int, skipping: Skipping) -> Operation[list[tuple[str, Any]]]:
     """Take up to `size` of the newest checkpoints from the merge, each with its thread."""
     drawn: list[tuple[str, Any]] = []
     while heap and len(drawn) < size:
@@ -295,9 +287,33 @@ def _drawn(
             continue
         drawn.append((newest.thread, newest.stored.pop()))
         if not newest.stored and newest.upper > b"(":
-            newest.fill((yield newest.request(context, lower, what)))
+            newest.fill((yield newest.request(context)))
         if newest.stored:
             heapq.heapreplace(heap, newest)
         else:
             heapq.heappop(heap)
     return drawn
+
+
+def _all_passing(
+    context: Context, matches: Predicate | None, drawn: Sequence[tuple[str, Any]], skipping: Skipping
+) -> Operation[list[config.Address]]:
+    """Return the addresses of those checkpoints whose metadata match, in this order."""
+    keys, passing = context.keyspace.keys, list[config.Address]()
+    yield from skipping.load({thread: keys(thread).data_key for thread, _ in drawn})
+    for thread, stored in drawn:
+        passed = yield from skipping.each(thread, _passing(context, thread, matches, stored))
+        passing += [passed] if passed else []
+    return passing
+
+
+def _all_loaded(
+    context: Context, wanted: Sequence[config.Address], skipping: Skipping
+) -> Operation[list[CheckpointTuple]]:
+    """Return the checkpoints at these addresses of any threads, in this order, except missing ones."""
+    by_address: dict[config.Address, CheckpointTuple] = {}
+    for thread in dict.fromkeys(address.thread_id for address in wanted):
+        its = [address for address in wanted if address.thread_id == thread]
+        for saved in (yield from skipping.each(thread, loaded(context, thread, its))) or ():
+            by_address[config.address(saved.config)] = saved
+    return [by_address[address] for address in wanted if address in by_address]

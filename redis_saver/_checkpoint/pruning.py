@@ -285,43 +285,56 @@ def _check_unneeded(
     Raises:
         StillNeeded: One is.
     """
+    with decoding("the channels of thread {!r}", thread):
+        valueless = _valueless(checkpoints, victims)
+    for start in range(0, len(valueless), CALLS_PER_PAGE):
+        page = valueless[start : start + CALLS_PER_PAGE]
+        writers = dict.fromkeys(each.written_by for each in page)
+        fields = [names.checkpoint(*at) for at in writers]
+        headers = yield Command(("HMGET", context.keyspace.keys(thread).data_key, *fields))
+        with decoding("the metadata of thread {!r}", thread):
+            rebuilt = {
+                at: delta.rebuilt(header.metadata(context, raw, config.Address(thread, *at)))
+                for at, raw in zip(writers, headers, strict=True)
+                if raw is not None
+            }
+        for child, channel, at in page:
+            if channel in rebuilt.get(at, ()):
+                removed = child[0], checkpoints[child].parent
+                raise still_needed(thread, names.decode(checkpoints[removed].run[1:]), removed, child, channel)
+
+
+class _Valueless(NamedTuple):
+    """A channel without a stored value in a checkpoint whose parent is removed."""
+
+    child: CheckpointKey
+    channel: str
+    written_by: CheckpointKey
+    """The checkpoint that wrote the channel's version."""
+
+
+def _valueless(checkpoints: Checkpoints, victims: set[CheckpointKey]) -> list[_Valueless]:
+    """Return the channels without a stored value in the children that victims leave behind, oldest child first."""
     parents = {key: (key[0], links.parent) for key, links in checkpoints.items() if links.parent}
     children = sorted((key for key in parents if key not in victims and parents[key] in victims), key=_by_age)
     if not children:
-        return
-    with decoding("the channels of thread {!r}", thread):
-        own = {key: {entry[1:] for entry in header.own_entries(links.entries)} for key, links in checkpoints.items()}
-        stored = {
-            names.blob(ns, entry[1:])
-            for (ns, _), links in checkpoints.items()
-            for entry in links.entries
-            if entry[:1] != header.ABSENT
-        }
-        needed, written_by = list[tuple[CheckpointKey, str]](), list[CheckpointKey]()
-        for child in children:
-            ns, entries = child[0], {names.name_of(entry[: entry.index(b"\0") + 1]): entry for entry in own[child]}
-            having = {name for name, entry in entries.items() if names.blob(ns, entry) in stored}
-            for name in delta.lacking(entries, having):
-                entry = entries[name]
-                is_in: Callable[[CheckpointKey], bool] = lambda at: entry in own.get(at, ())  # noqa: B023, E731
-                written_by.append(delta.first_with(child, parents.get, is_in))
-                needed.append((child, name))
-    for start in range(0, len(needed), CALLS_PER_PAGE):
-        page = dict.fromkeys(written_by[start : start + CALLS_PER_PAGE])
-        headers = yield Command(
-            ("HMGET", context.keyspace.keys(thread).data_key, *(names.checkpoint(*at) for at in page))
-        )
-        with decoding("the metadata of thread {!r}", thread):
-            counted = {
-                at: set[str]()
-                if raw is None
-                else delta.rebuilt(header.metadata(context, raw, config.Address(thread, *at)))
-                for at, raw in zip(page, headers, strict=True)
-            }
-        for (child, name), at in zip(needed[start:], written_by[start : start + CALLS_PER_PAGE], strict=False):
-            if name in counted[at]:
-                removed = parents[child]
-                raise still_needed(thread, names.decode(checkpoints[removed].run[1:]), removed, child, name)
+        return []
+    own = {key: {entry[1:] for entry in header.own_entries(links.entries)} for key, links in checkpoints.items()}
+    stored = {
+        names.blob(ns, entry[1:])
+        for (ns, _), links in checkpoints.items()
+        for entry in links.entries
+        if entry[:1] != header.ABSENT
+    }
+    found = list[_Valueless]()
+    for child in children:
+        ns, entries = child[0], {names.name_of(entry[: entry.index(b"\0") + 1]): entry for entry in own[child]}
+        having = {name for name, entry in entries.items() if names.blob(ns, entry) in stored}
+        for name in delta.lacking(entries, having):
+            entry = entries[name]
+            is_in: Callable[[CheckpointKey], bool] = lambda at: entry in own.get(at, ())  # noqa: B023, E731
+            found.append(_Valueless(child, name, delta.first_with(child, parents.get, is_in)))
+    return found
 
 
 def still_needed(thread: str, run: str, removed: CheckpointKey, child: CheckpointKey, channel: str) -> StillNeeded:
@@ -509,40 +522,49 @@ def _plan(
     to 500 records of writes with a header. The others follow, as nobody reads them any more. Chunks come last:
     `@gc_roots` keeps their roots until then.
     """
-    of_checkpoint: dict[CheckpointKey, list[bytes]] = defaultdict(list)
-    for member in references.writes:
-        of_checkpoint[_key_of(member)].append(member)
     order, victims = sorted(order, key=lambda key: not key[0]), set(order)
-    removed = {member for key in victims for member in of_checkpoint[key]}.union(strays)
-    last_holder: dict[bytes, CheckpointKey] = {}
-    for key in [*order, *(key for key in references.checkpoints if key not in victims)]:
-        links = references.checkpoints[key]
-        last_holder.update((names.blob(key[0], entry[1:]), key) for entry in links.entries)
-        last_holder[links.names_chunk] = key
-        if links.run:
-            last_holder[links.run] = key
+    writes: dict[CheckpointKey, list[bytes]] = defaultdict(list)
+    for member in references.writes:
+        writes[_key_of(member)].append(member)
+    gone = {member for key in victims for member in writes[key]}.union(strays)
+    holders = _last_holders(references.checkpoints, order)
+    live = {name for name, key in holders.items() if key not in victims}
+    live |= reachable.chunks([*live, *(member for member in references.writes if member not in gone)])
     freed: dict[CheckpointKey, list[bytes]] = defaultdict(list)
-    live = {name for name, key in last_holder.items() if key not in victims}
-    live |= reachable.chunks([*live, *(member for member in references.writes if member not in removed)])
-    dead = reachable.unused([*(name for name, key in last_holder.items() if key in victims), *removed], live)
-    for name, key in last_holder.items():
-        if key in victims and name not in live:
+    for name, key in holders.items():
+        if key in victims and name not in live:  # a names chunk may also be a chunk of a value
             freed[key].append(name)
-    last_of, left = {key[0]: key for key in order}, {ns for ns, _ in references.checkpoints.keys() - victims}
-    for ns in last_of.keys() - left:
-        freed[last_of[ns]] += [mark + names.component(ns) for mark in MARKS_OF_NAMESPACES]
-    # Lists before their children, because a put assumes that a stored list has all its children.
-    gone = sorted(dead, key=lambda chunk: -_height(chunk, reachable.lists))
-
     plan: list[list[bytes]] = []
     for key in order:
         plan.append([names.checkpoint(*key), *freed[key]])
-        plan += [[member] for member in of_checkpoint[key][WRITES_WITH_A_HEADER:]]
+        plan += [[member] for member in writes[key][WRITES_WITH_A_HEADER:]]
     plan += [[member] for member in strays]
-    notes_roots = any(name in reachable.roots for names_of in (*freed.values(), removed) for name in names_of)
-    if notes_roots or reachable.strays:
-        gone.append(retention.STRAY)
-    return Removal(references.revision, plan, [[chunk] for chunk in gone])
+    return Removal(references.revision, plan, _chunks_of(reachable, gone.union(*freed.values()), live))
+
+
+def _last_holders(checkpoints: Checkpoints, order: Sequence[CheckpointKey]) -> dict[bytes, CheckpointKey]:
+    """Return the last checkpoint to hold each value, names chunk, run, and mark of a namespace.
+
+    Victims hold them until their turn in `order`. The checkpoints that stay come last.
+    """
+    holders: dict[bytes, CheckpointKey] = {}
+    for key in [*order, *(checkpoints.keys() - order)]:
+        ns, links = names.component(key[0]), checkpoints[key]
+        holders.update((names.blob(key[0], entry[1:]), key) for entry in links.entries)
+        others = (links.names_chunk, links.run, *(mark + ns for mark in MARKS_OF_NAMESPACES))
+        holders.update((name, key) for name in others if name)
+    return holders
+
+
+def _chunks_of(reachable: ReachableChunks, gone: set[bytes], live: set[bytes]) -> list[list[bytes]]:
+    """Return the steps that remove the chunks of removed values and writes, and possibly `@gc_roots`.
+
+    Lists come before their children, because a put assumes that a stored list has all its children.
+    """
+    dead = sorted(reachable.unused(gone, live), key=lambda chunk: -_height(chunk, reachable.lists))
+    if reachable.strays or not reachable.roots.keys().isdisjoint(gone):
+        dead.append(retention.STRAY)
+    return [[chunk] for chunk in dead]
 
 
 def _height(chunk: bytes, lists: Mapping[bytes, bytes]) -> int:

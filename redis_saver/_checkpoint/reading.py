@@ -15,7 +15,7 @@ from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine.replies import GetReply
 from redis_saver._engine.requests import Argument, Call, Operation
 from redis_saver._storage import chunks as chunked, codec, header as headers
-from redis_saver._storage.chunk_cache import ChannelKey, KnownCheckpoint, Version
+from redis_saver._storage.chunk_cache import ChannelKey, KnownCheckpoint, KnownThread, Version
 from redis_saver._storage.chunks import DIGEST
 from redis_saver._storage.context import Context
 from redis_saver._storage.keys import keyed
@@ -78,29 +78,25 @@ def read(
         Nowhere: Cold does not have the checkpoint either.
     """
     cache, (thread, ns, wanted) = context.chunk_cache, address
-    known, had = cache.of(keys[1]), dict[ChannelKey, Version]()
-    for key, version in known.versions.items():
-        if key[0] == ns:
-            had[key] = version
-    expected, its_names = known.checkpoints.get(ns), had.get((ns, None))
-    # The header is decoded with the chunk of its names, so this process must know that chunk, too.
-    has_names = expected is not None and its_names is not None and its_names.field == expected.names_chunk
-    if expected and not (expected.header and expected.chain == known.chain and has_names):
-        expected = None
+    known = cache.of(keys[1])
+    had = {key: version for key, version in known.versions.items() if key[0] == ns}
+    expected = _expected(known, ns)
     while True:
         stored = yield Call(scripts.GET, keys, _arguments(context, address, had, known.tag, expected))
         if stored is None:
             return None
         reply = _reply(thread, stored, on_fill, in_tiers=len(keys) > 2)
-        is_expected = expected is not None and not reply.header
-        if expected is not None and is_expected:
+        if reply.header:
+            expected = None
+        elif expected:
             reply = reply._replace(header=expected.header, values=list(expected.values.values()))
         # An older checkpoint that somebody looks at is not remembered.
-        chunks, used = dict[bytes, bytes](), None if wanted or not cache.is_on else dict[ChannelKey, Version]()
+        used = None if wanted or not cache.is_on else dict[ChannelKey, Version]()
+        chunks = dict[bytes, bytes]()
         for version in had.values():
             chunks.update(version.stored.chunks)
         chunks.update(codec.as_chunks(context, reply.chunks, thread))
-        if context.data_keys is not None and not is_expected:
+        if context.data_keys is not None and not expected:
             reply = Reply(*codec.opened(context, thread, reply, chunks))
         try:
             saved = codec.decode_tuple(context, thread, reply, chunks, had, used)
@@ -112,11 +108,23 @@ def read(
         note_writes(context, saved)
         _note_walk(address, saved)
         if used is not None:
-            newest = expected if is_expected else _known(ns, saved, reply)
+            newest = expected or _known(ns, saved, reply)
             cache.remember(keys[1], {**dict.fromkeys(had), **used}, ns, newest, reply.tag, reply.tag)
         if on_fill and reply.fill:
             on_fill(reply.fill)
         return saved
+
+
+def _expected(known: KnownThread, ns: str) -> KnownCheckpoint | None:
+    """Return the newest checkpoint as this process knows it, or None if this process cannot decode it.
+
+    If it is still the newest, the reply lacks its header and values. The header is decoded with the chunk of its names,
+    so this process must know that chunk, too.
+    """
+    expected, its_names = known.checkpoints.get(ns), known.versions.get((ns, None))
+    if expected is None or not expected.header or expected.chain != known.chain or its_names is None:
+        return None
+    return expected if its_names.field == expected.names_chunk else None
 
 
 def _note_walk(address: config.Address, saved: CheckpointTuple) -> None:

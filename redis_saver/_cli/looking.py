@@ -395,26 +395,14 @@ def _tree(
         until = times.id_at(before) if before else None
         entries = savers.source.entries(thread, ns, until, most + 1, longest=PREVIEWED)
     grouped, older = page_of(entries, most)
-    shown = [
-        one
-        for one in grouped
-        if turn in (None, one.number)
-        and (not find or any(row.has(find, nothing) for row in one.rows))
-        and (not failed or one.has_failed)
-    ]
+    shown = [one for one in grouped if _is_wanted(one, turn, find, failed=failed)]
     if svg is not None:
         _draw(svg, picture.svg(thread, shown), sum(len(one.rows) for one in shown), as_json=as_json)
-    cells, last = list[list[str | Text]](), 0
-    for lane, its_turn, row in text_tree(shown if svg is None else ()):
-        if as_json:
+    elif as_json:
+        for _, its_turn, row in text_tree(shown):
             screen.emit(tree_json(thread, its_turn, row))
-        cells.append(tree_cells(lane, "" if its_turn.number == last else str(its_turn.number), row))
-        last = its_turn.number
-    columns = ("", "turn", "checkpoint", "ran", "says", "created (UTC)", "bytes", "next")
-    if cells and not as_json:
-        screen.table(
-            columns, cells, right=("turn", "bytes"), ids=("checkpoint",), whole=("", "created (UTC)"), least=_SAYS
-        )
+    else:
+        _print_tree(shown)
     if not entries:
         there = "" if ns is None else f" in namespace {screen.named(ns)}"
         screen.note(f"no checkpoint{there}{' before that time' if before else ''}")
@@ -424,6 +412,23 @@ def _tree(
         more = "--find, --failed and --turn look further back" if most == _TREE else "--limit reads more"
         screen.note(f"only the newest {counted(len(grouped), 'turn')}: {more}")
     return 0
+
+
+def _is_wanted(turn: Turn, number: int | None, text: str | None, *, failed: bool) -> bool:
+    is_found = not text or any(row.has(text, nothing) for row in turn.rows)
+    return number in (None, turn.number) and is_found and (turn.has_failed or not failed)
+
+
+def _print_tree(turns: Sequence[Turn]) -> None:
+    cells, last = list[list[str | Text]](), 0
+    for lane, turn, row in text_tree(turns):
+        cells.append(tree_cells(lane, "" if turn.number == last else str(turn.number), row))
+        last = turn.number
+    columns = ("", "turn", "checkpoint", "ran", "says", "created (UTC)", "bytes", "next")
+    if cells:
+        screen.table(
+            columns, cells, right=("turn", "bytes"), ids=("checkpoint",), whole=("", "created (UTC)"), least=_SAYS
+        )
 
 
 def _draw(svg: Path, drawing: str, checkpoints: int, *, as_json: bool) -> None:

@@ -81,15 +81,8 @@ def parse(url: str, readers: Mapping[str, Callable[[str], Any]]) -> Url:
     addresses = [_address(url, host, kind) for host in hosts.split(",")]
     if not kind and len(addresses) > 1:
         raise wrong(url, "only redis+sentinel:// and redis+cluster:// take several hosts")
-    service, _, db = path.partition("/") if kind == "sentinel" else ("", "", path)
-    if kind == "sentinel" and not service:
-        raise wrong(url, "the name of the service is missing: write /service or /service/db after the hosts")
-    if db and (not re.fullmatch("[0-9]{1,9}", db) or "db" in options or (kind == "cluster" and int(db))):
-        path = {"": "/db", "sentinel": "/service/db", "cluster": "no path, because a cluster has only database 0"}[kind]
-        raise wrong(url, f"after the hosts write {path}; db is a number, and is given once")
-    if db:
-        options["db"] = int(db)
-    return Url(kind, _TRANSPORTS[transport], addresses, _decoded(url, service), options)
+    service, db = _service_and_db(url, path, kind, is_given="db" in options)
+    return Url(kind, _TRANSPORTS[transport], addresses, _decoded(url, service), options | db)
 
 
 def check_postgres(url: str) -> None:
@@ -112,6 +105,19 @@ def _divided(url: str, rest: str) -> tuple[str, str, str]:
     if "@" in path or "@" in query or " " in rest or not rest.isprintable():
         raise wrong(url, f"it has a space, a line break, or an '@' after a '/' or '?': {_REMEDY}")
     return authority, path, query
+
+
+def _service_and_db(url: str, path: str, kind: str, *, is_given: bool) -> tuple[str, dict[str, int]]:
+    """Return the service (for sentinels) and the database, as an option, that a path names."""
+    service, _, db = path.partition("/") if kind == "sentinel" else ("", "", path)
+    if kind == "sentinel" and not service:
+        raise wrong(url, "the name of the service is missing: write /service or /service/db after the hosts")
+    if not db:
+        return service, {}
+    if is_given or not re.fullmatch("[0-9]{1,9}", db) or (kind == "cluster" and int(db)):
+        form = {"": "/db", "sentinel": "/service/db", "cluster": "no path, because a cluster has only database 0"}[kind]
+        raise wrong(url, f"after the hosts write {form}; db is a number, and is given once")
+    return service, {"db": int(db)}
 
 
 def _address(url: str, text: str, kind: str) -> tuple[str, int]:
@@ -166,18 +172,27 @@ def without_login(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     if separator and not _SCHEME.fullmatch(scheme):
         return "***"
-    login, at, address = (rest if separator else url).rpartition("@")
-    beginning = scheme + separator if separator else ""
+    scheme, rest = (scheme, rest) if separator else ("", url)
+    login, at, address = rest.rpartition("@")
     address = re.split(r"[?#]", address, maxsplit=1)[0]
-    match = _ADDRESS.fullmatch(address)
     is_ambiguous = re.search(r"[?&]\w*=", login) or (at and not separator)  # the '@' may belong to an option
-    path = (match["path"] or "").strip("/") if match else ""
+    if is_ambiguous or not _is_address(scheme, address):
+        return f"{scheme}{separator}***"
+    return printable(f"{scheme}{separator}{address}", MAX_NAME)
+
+
+def _is_address(scheme: str, address: str) -> bool:
+    """True if a URL of this scheme may have this after its login. Otherwise it may have a part of the password."""
+    match = _ADDRESS.fullmatch(address)
+    if not match or not address.isprintable():
+        return False
+    path = (match["path"] or "").strip("/")
+    if not scheme:
+        return not path
     transport, _, kind = scheme.partition("+")
     is_one = transport in _TRANSPORTS and not kind
-    is_odd = (is_one and "," in address) or ((is_one or kind == "cluster") and path.strip("0123456789"))
-    if not match or is_ambiguous or is_odd or not address.isprintable() or (path and not separator):
-        return f"{beginning}***"
-    return printable(f"{beginning}{address}", MAX_NAME)
+    has_db_alone = is_one or kind == "cluster"
+    return not (is_one and "," in address) and not (has_db_alone and path.strip("0123456789"))
 
 
 def without_password(text: str, url: str) -> str:

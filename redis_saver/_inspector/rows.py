@@ -275,37 +275,45 @@ def page_of(
 
 def _row(entry: Entry, parent: Entry | None, hides: Hides, *, is_continued: bool) -> TreeRow:
     ran = ran_between(parent, entry) if parent and entry.source != "input" else ()
-    special = [write for write in entry.writes if write.channel in _SPECIAL]
-    made = [write for write in entry.writes if node_of(entry, write) == _START] if entry.source == "input" else []
-    if parent and not made and ran != (_START,):  # the input has what its first step wrote
-        new = {name for name, version in entry.versions.items() if parent.versions.get(name) != version}
-        changed = [write for write in parent.writes if write.channel in new]
-        is_loop = entry.source == "loop"
-        its = [write for write in changed if bool(write.path) == is_loop]  # branches share their parent's writes
-        made = sorted(its or (changed if is_loop else ()), key=lambda write: write.path)
-    state = task_state([write.channel for write in special])
-    state = "answered" if state == "interrupted" and is_continued else state
-    values = [(write.channel, write.value) for write in (*made, *special)]
+    made, special = _made(entry, parent, ran), [write for write in entry.writes if write.channel in _SPECIAL]
     failed = [message for write in made if not hides(write.channel) for message in _failed_tools(write.value)]
-    state = state or ("tool failed" if failed else "")
-    verbs = {"waits": "asked"} if state == "answered" else {}
-    said = [
-        f"{verbs.get(verb, verb)}: {text}"
-        for channel, verb in _SPECIAL.items()
-        for text in _answers(special, channel, hides)
-    ]
-    said += [gist(message, hides) for message in failed]
-    notice = one_line(", ".join(dict.fromkeys(said)), _LINE)
+    state = task_state([write.channel for write in special]) or ("tool failed" if failed else "")
+    state = "answered" if state == "interrupted" and is_continued else state
+    notice = _notice(special, failed, hides, is_answered=state == "answered")
     preview = "" if failed or ran == (_START,) else one_line(_preview(entry, parent, made, hides), _LINE)
-    upcoming = {node_of(entry, write) for write in entry.writes if write.path}
-    upcoming |= set() if entry.writes else set(entry.sends)
-    upcoming |= {
-        node for channel in entry.present if (node := triggered(channel)) and not _has_seen(entry, node, channel)
-    }
+    values = [(write.channel, write.value) for write in (*made, *special)]
     return TreeRow(
-        entry, state, ran, sorted(node for node in upcoming if node), preview, notice,
+        entry, state, ran, _upcoming(entry), preview, notice,
         sum(write.size for write in made), tokens_of(entry, [value for _, value in values]), values,
     )  # fmt: skip
+
+
+def _made(entry: Entry, parent: Entry | None, ran: Sequence[str]) -> Sequence[WriteHead]:
+    """Return the writes that made a checkpoint: an input's own, or those of its parent that changed a channel."""
+    made = [write for write in entry.writes if node_of(entry, write) == _START] if entry.source == "input" else []
+    if made or parent is None or ran == (_START,):  # the input has what its first step wrote
+        return made
+    new = {name for name, version in entry.versions.items() if parent.versions.get(name) != version}
+    changed, is_loop = [write for write in parent.writes if write.channel in new], entry.source == "loop"
+    its = [write for write in changed if bool(write.path) == is_loop]  # branches share their parent's writes
+    return sorted(its or (changed if is_loop else ()), key=lambda write: write.path)
+
+
+def _notice(special: Sequence[WriteHead], failed: Sequence[BaseMessage], hides: Hides, *, is_answered: bool) -> str:
+    """Return questions, answers, and errors of tasks and tools, in one line."""
+    verbs = {**_SPECIAL, INTERRUPT: "asked"} if is_answered else _SPECIAL
+    said = [f"{verb}: {text}" for channel, verb in verbs.items() for text in _answers(special, channel, hides)]
+    said += [gist(message, hides) for message in failed]
+    return one_line(", ".join(dict.fromkeys(said)), _LINE)
+
+
+def _upcoming(entry: Entry) -> list[str]:
+    """Return the nodes that run next: those of tasks that wrote, of `Send`s, and of channels that they have not seen."""
+    nodes = {node_of(entry, write) for write in entry.writes if write.path}
+    nodes.update(() if entry.writes else entry.sends)
+    triggers = [(triggered(channel), channel) for channel in entry.present]
+    nodes.update(node for node, channel in triggers if node and not _has_seen(entry, node, channel))
+    return sorted(node for node in nodes if node)
 
 
 def _messages_of(write: WriteHead) -> Sequence[BaseMessage]:

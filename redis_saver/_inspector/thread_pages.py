@@ -18,7 +18,17 @@ from redis_saver._common.config import Address
 from redis_saver._common.display import shown
 from redis_saver._inspector import health
 from redis_saver._inspector.pages import NO_CONTENT, Query, Refused, Values, needed, number, read_address
-from redis_saver._inspector.rows import ORDERS, PREVIEWED, drawn, is_own, list_threads, page_of, read_moment, tokens_of
+from redis_saver._inspector.rows import (
+    ORDERS,
+    PREVIEWED,
+    Turn,
+    drawn,
+    is_own,
+    list_threads,
+    page_of,
+    read_moment,
+    tokens_of,
+)
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.values import STATES, Hides, nothing, state_of, unmarked
 from redis_saver.errors import DecodeError, KeyUnavailable, ThreadNotFound
@@ -89,21 +99,15 @@ class ThreadPages:
         """Show the checkpoints of a thread by turn, or the turns with a text."""
         name, text, newer = needed(arguments, "id"), arguments.get("q", ""), number(arguments, "turns")
         only_failed = arguments.get("failed") == "yes"
+        is_search = bool(text) or only_failed
         info = self._source.thread(name)
         hot = getattr(info, "hot", info)
         cold = arguments.get("tier") == "cold" or hot is None
-        limit = COLD_ROWS if cold else SEARCHED if text or only_failed else ROWS
-        until = _moment(arguments, "until")
-        where = name, arguments.get("ns"), arguments.get("before") or (times.id_at(until) if until else None), limit + 1
+        limit = COLD_ROWS if cold else SEARCHED if is_search else ROWS
+        where = name, arguments.get("ns"), _before(arguments), limit + 1
         entries = self._source.entries(*where, cold=cold, longest=PREVIEWED)
         turns, older = page_of(entries, limit, self._hides, newer)
-        is_search = bool(text) or only_failed
-        found = {
-            row.entry[:2]
-            for turn in turns
-            for row in turn.rows
-            if is_search and (not text or row.has(text, self._hides)) and (row.has_failed or not only_failed)
-        }
+        found = self._found(turns, text, only_failed=only_failed) if is_search else set()
         shown_turns = [turn for turn in turns if not is_search or any(row.entry[:2] in found for row in turn.rows)]
         rows = [row for turn in shown_turns for row in turn.rows]
         drawings = {row.entry[:2]: each for row, each in zip(rows, drawn([row.entry for row in rows]), strict=True)}
@@ -115,6 +119,11 @@ class ThreadPages:
             "address": Address, "newest": next((row.entry.id for row in rows if not row.entry.ns), None),
             "seen": hot and _mark(hot),
         }  # fmt: skip
+
+    def _found(self, turns: Sequence[Turn], text: str, *, only_failed: bool) -> set[tuple[str, str]]:
+        """Return namespace and id of each checkpoint that has a text and, with `only_failed`, failed."""
+        rows = [row for turn in turns for row in turn.rows if row.has_failed or not only_failed]
+        return {row.entry[:2] for row in rows if not text or row.has(text, self._hides)}
 
     def export(self, arguments: Query) -> Values:
         """Return a thread in Redis as the file that `redis-saver import` reads."""
@@ -166,6 +175,12 @@ class ThreadPages:
         rows = [write for write in writes[:limit] if arguments.get("own") == "yes" or not is_own(write.channel)]
         folded = len(writes[:limit]) - len(rows)
         return {"name": name, "info": info, "writes": rows, "folded": folded, "more": more}
+
+
+def _before(arguments: Query) -> str | None:
+    """Return the id below which a page begins: that of the last page, or of a moment."""
+    until = _moment(arguments, "until")
+    return arguments.get("before") or (times.id_at(until) if until else None)
 
 
 def _mark(info: Any) -> str:

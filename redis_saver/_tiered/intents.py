@@ -7,7 +7,7 @@ than the tiers is only in hot. Enrolling marks all its data as dirty, and flushe
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -32,6 +32,8 @@ IS_NEW = 2
 """Part of the answer to a writer: nobody has written the thread since `new_thread` made its name."""
 REPAIRS = 3
 """Maximum number of repairs per write. A repair may not fix the damage."""
+_WITHOUT_INTENT = (IntentReply.BEHIND, IntentReply.UNNOTED, IntentReply.WAIT)
+"""Answers after which the writer flushes or waits, and asks again."""
 Need: TypeAlias = Literal["", "all", "nothing"]
 """Precondition of a write. "all": coalesced checkpoints are flushed, too. "nothing": no flush, as the write deletes the
 thread."""
@@ -85,31 +87,15 @@ def begin_intent(
     token = tiers.leases.token(keys.intents)
     arguments = (token, hot.expiry.milliseconds or b"", writes, granted, record, need, context.WRITER_GONE)
     begin = GuardedScript(scripts.BEGIN_INTENT, keys, writer).call(*arguments)
-    repairs, deadline = REPAIRS, 0.0
+    repairs, deadline = iter(range(REPAIRS)), 0.0
     while True:
         try:
-            try:
-                answer = yield begin
-                if not isinstance(answer, (list, tuple)) or len(answer) != 3:
-                    wrong = ValueError(f"{shown(answer)} is no answer to a writer")
-                    raise decoding("the write intents of thread {!r}", thread).of(wrong)
-            except ThreadDamaged as damage:
-                if not repairs:
-                    raise
-                repairs -= 1
-                is_unwanted = need == "nothing"
-                yield from threads.delete_thread(hot, thread) if is_unwanted else repair(tiers, thread, damage)
-                continue
+            in_cold, is_pathless, still = yield from _answer(tiers, thread, begin, need, repairs)
         except Exception:
             yield from release(keys, token)  # the write does not happen, and cold got nothing
             raise
-        in_cold, is_pathless, still = answer
-        if in_cold not in (IntentReply.BEHIND, IntentReply.UNNOTED, IntentReply.WAIT):
-            newest = fill.field if fill and still else b""
-            if still == IS_NEW:
-                newest, granted = context.WHOLE, b"1"
-            is_here, has_all = in_cold != IntentReply.ABSENT, in_cold == IntentReply.COMPLETE
-            return Intent(keys, token, is_here, has_all, bool(is_pathless), newest, granted)
+        if in_cold not in _WITHOUT_INTENT:
+            break
         deadline = deadline or flushing.until_busy()
         if time.monotonic() >= deadline:
             raise busy(thread)
@@ -117,17 +103,43 @@ def begin_intent(
             yield Sleep(0.02)
         else:
             tiers.counts.enrolled += in_cold == IntentReply.UNNOTED
-            if need == "nothing":
-                yield from flushing.put_tombstone(tiers, thread, writer)
-            yield from _flush_first(keys, flush_now(tiers, thread))
+            yield from _flush_first(tiers, thread, writer, need)
+    is_here, has_all = in_cold != IntentReply.ABSENT, in_cold == IntentReply.COMPLETE
+    if still == IS_NEW:
+        return Intent(keys, token, is_here, has_all, bool(is_pathless), context.WHOLE, b"1")
+    return Intent(keys, token, is_here, has_all, bool(is_pathless), fill.field if fill and still else b"", granted)
 
 
-def _flush_first(keys: TierKeys, flush: Tiered[None]) -> Tiered[None]:
-    """Flush a thread before a write to cold. If that fails, others may write the thread behind again at once."""
+def _answer(tiers: Tiers, thread: str, begin: Call, need: Need, repairs: Iterator[int]) -> Tiered[Sequence[Any]]:
+    """Return hot's answer to a writer. A damaged thread is repaired first, or removed if the write deletes it.
+
+    `repairs` has an element for each repair that is left to the writer.
+    """
+    while True:
+        try:
+            answer = yield begin
+            if isinstance(answer, (list, tuple)) and len(answer) == 3:
+                return answer
+            wrong = ValueError(f"{shown(answer)} is no answer to a writer")
+            raise decoding("the write intents of thread {!r}", thread).of(wrong)
+        except ThreadDamaged as damage:  # noqa: PERF203 - few are damaged
+            if next(repairs, None) is None:
+                raise
+            is_unwanted = need == "nothing"
+            yield from threads.delete_thread(tiers.hot, thread) if is_unwanted else repair(tiers, thread, damage)
+
+
+def _flush_first(tiers: Tiers, thread: str, writer: bytes, need: Need) -> Tiered[None]:
+    """Flush a thread, or its deletion, before a write to cold.
+
+    If that fails, others may write the thread behind again at once.
+    """
+    if need == "nothing":
+        yield from flushing.put_tombstone(tiers, thread, writer)
     try:
-        yield from flush
+        yield from flush_now(tiers, thread)
     except Exception:
-        yield from attempt(Command(("HDEL", keys.lease, "barrier")))
+        yield from attempt(Command(("HDEL", tiers.hot.keyspace.tier_keys(thread).lease, "barrier")))
         raise
 
 

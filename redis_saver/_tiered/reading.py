@@ -285,17 +285,11 @@ def _fill_ancestors(
         return
     if (yield _lease(tiers, token, thread, ns, basis.missing)) != FillLeaseReply.GRANTED:
         return
-    cold = ColdCall("list", (for_cold(configs.to_config(thread, ns, "")),), {"limit": _ANCESTORS_PER_CALL}, True)
     remaining, wanted, before = set(channels), names.name_of(basis.missing), names.name_of(basis.target)
     fills, size = list[list[Argument]](), 0
     while wanted and remaining:
-        listed = yield cold.with_options(before=configs.to_config("", "", before))
-        page = {saved.checkpoint["id"]: saved for saved in listed}
-        if wanted not in page:  # removed, or made by a clock that was ahead
-            named = for_cold(configs.to_config(thread, ns, wanted))
-            if (late := (yield ColdCall("get_tuple", (named,), is_packed=True))) is None:
-                return
-            page = {wanted: late}
+        if not (page := (yield from _page_in_cold(thread, ns, wanted, before))):
+            return
         before = min(before, *page)
         while wanted in page and remaining:
             saved = page[wanted]
@@ -313,3 +307,15 @@ def _fill_ancestors(
     fills[-1] = fill_arguments(hot, saved, token, newest=False)
     fill = Batch([_fill(tiers, thread, arguments) for arguments in fills])
     tiers.counts.rehydrations += ((yield from _tried(fill)) or []).count(1)
+
+
+def _page_in_cold(thread: str, ns: str, wanted: str, before: str) -> Tiered[dict[str, Any]]:
+    """Read the packed checkpoints of cold next below `before`, by id, or only the wanted one if it is not among them."""
+    options = {"limit": _ANCESTORS_PER_CALL, "before": configs.to_config("", "", before)}
+    listed = yield ColdCall("list", (for_cold(configs.to_config(thread, ns, "")),), options, is_packed=True)
+    page = {saved.checkpoint["id"]: saved for saved in listed}
+    if wanted in page:
+        return page
+    # It was removed, or made by a clock that was ahead.
+    late = yield ColdCall("get_tuple", (for_cold(configs.to_config(thread, ns, wanted)),), is_packed=True)
+    return {} if late is None else {wanted: late}
