@@ -43,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         url = about["url"]
         text = without_password(str(error), url)
         if isinstance(error, NoPermissionError) or _SCRIPT_REFUSED in text:
-            text = f"{text.rstrip('.')}. This user lacks a right: redis-saver docs operations#rights lists what each use needs"
+            remedy = "This user lacks a right: redis-saver docs operations#rights lists what each use needs"
+            text = f"{text.rstrip('.')}. {remedy}"
         return _complain(text if text.startswith("url=") else f"{without_login(url)}: {text}")
     except KeyboardInterrupt:
         return 130

@@ -3,8 +3,8 @@
 Each worker takes a thread (a conversation) that is due, flushes some of its records, and takes the next thread. So a
 slow thread does not hold up the others. One worker flushes nothing. Every few seconds it scans for threads that other
 processes left dirty, so what it tells of the backlog is true while cold hangs. No caller waits for a worker: errors go
-to `TierStats.last_error`, and the worker tries again. If cold is bound to an event loop, the workers send their cold calls
-to that loop.
+to `TierStats.last_error`, and the worker tries again. If cold is bound to an event loop, the workers send their cold
+calls to that loop.
 
 A worker survives any `Exception`. If another error ends it, such as a cold saver's SystemExit, a new worker replaces
 it. `TierStats.worker_errors` counts both.

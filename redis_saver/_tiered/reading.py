@@ -310,7 +310,7 @@ def _fill_ancestors(
 
 
 def _page_in_cold(thread: str, ns: str, wanted: str, before: str) -> Tiered[dict[str, Any]]:
-    """Read the packed checkpoints of cold next below `before`, by id, or only the wanted one if it is not among them."""
+    """Read packed checkpoints of cold next below `before`, by id, or only the wanted one if it is not among them."""
     options = {"limit": _ANCESTORS_PER_CALL, "before": configs.to_config("", "", before)}
     listed = yield ColdCall("list", (for_cold(configs.to_config(thread, ns, "")),), options, is_packed=True)
     page = {saved.checkpoint["id"]: saved for saved in listed}

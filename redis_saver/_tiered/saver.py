@@ -282,7 +282,7 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         return self._context.backlog.set_pause(seconds)
 
     def stats(self) -> Stats:
-        """Return a copy of this process's counts: calls of this saver, requests of hot, and events between the tiers."""
+        """Return a copy of this process's counts: calls of this saver, requests of hot, events between the tiers."""
         of_hot = self.hot.stats()
         operations = {**of_hot.operations, **self._counting.snapshot()}
         return replace(of_hot, operations=operations, tiers=self._context.counts.snapshot())
