@@ -308,7 +308,7 @@ def _notice(special: Sequence[WriteHead], failed: Sequence[BaseMessage], hides: 
 
 
 def _upcoming(entry: Entry) -> list[str]:
-    """Return the nodes that run next: those of tasks that wrote, of `Send`s, and of channels not seen by them."""
+    """Return the nodes that run next: those with tasks that wrote, with a `Send`, or with a channel not yet seen."""
     nodes = {node_of(entry, write) for write in entry.writes if write.path}
     nodes.update(() if entry.writes else entry.sends)
     triggers = [(triggered(channel), channel) for channel in entry.present]
