@@ -6,8 +6,8 @@ A copy of an encrypted thread has a data key of its own. So a thread gets a new 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 from uuid import uuid4
 
 from redis_saver._checkpoint import guards, pruning, reading, scripts
@@ -43,55 +43,125 @@ def copy_thread(context: Context, source: str, target: str, newest: str | None =
     With `newest`, leave out later checkpoints, and the pending writes of the last one of each namespace. So a resume
     runs their tasks again.
     """
-    if source != target:
-        limits.check_name(context.limits, target, "a thread")
-        yield from replace(context, source, target, newest)
-
-
-def replace(context: Context, source: str, target: str, newest: str | None = None) -> Operation[bool]:
-    """Replace the target by a copy of the source. Returns False if there is no source.
-
-    If both are the same thread, it gets a new data key, and keeps its runs, its settings, its deadline, its owner and
-    its cold tier.
-    """
-    keys, is_same = context.keyspace.keys(target), source == target
+    if source == target:
+        return
+    limits.check_name(context.limits, target, "a thread")
     for _ in range(pruning.ATTEMPTS):
-        token = uuid4().hex
-        staged = context.keyspace.keys(target, token)
-        state = (yield Command(("HGET", keys.data_key, "@state"), (keys.data_key,))) if is_same else b""
-        every = yield from read_references(context, source)
-        if every is None or state is None:
-            return False
+        if (every := (yield from read_references(context, source))) is None:
+            return
         references = every if newest is None else _until(every, newest)
-        reachable = yield from reachable_chunks(context, source, references)
-        sealing = None
-        if context.data_keys is not None and (cipher := context.opener()) is not None:
-            sealing = yield from context.data_keys.wrap_anew(target, cipher, replaces=True)
-        with decoding("the contents of thread {!r}", source):
-            fields = _fields(references, reachable, keeps_runs=is_same)
-        conversion = _Conversion(context, source, target, sealing, reachable.lists)
-        conversion.leave_out({*every.writes}.difference(references.writes))
-        counted = yield from _stage(context, source, references, reachable, fields, staged, conversion)
-        if counted is not None:
-            writer = guards.ANYBODY if is_same else guards.writer_of(context, target, deletes=True)
-            ttl = b"" if is_same else default_ttl(context)
-            arguments = (token, counted[0], ttl, *counted[1:], references.format, state, *_marks(references, is_same))
-            if (yield guards.GuardedScript(scripts.PROMOTE, (*keys, *staged), writer).call(*arguments)):
-                context.chunk_cache.forget(keys.data_key)
-                if sealing is not None and context.data_keys is not None:
-                    context.data_keys.keep(target, sealing)
-                return True
-        yield Command(("UNLINK", *staged))
-    raise ThreadBusy(
+        left_out = {*every.writes}.difference(references.writes)
+        staged = yield from _staged(context, source, target, references, left_out=left_out)
+        writer = guards.writer_of(context, target, deletes=True)
+        if (yield from _is_promoted(context, target, staged, writer, ttl=default_ttl(context))):
+            return
+    raise _busy(source)
+
+
+def reseal(context: Context, thread: str) -> Operation[bool]:
+    """Replace a thread by a copy of itself that has a new data key. Returns False if there is no such thread.
+
+    It keeps its runs, its settings, its deadline, its owner and its cold tier.
+    """
+    data_key = context.keyspace.keys(thread).data_key
+    for _ in range(pruning.ATTEMPTS):
+        state = yield Command(("HGET", data_key, "@state"), (data_key,))
+        references = yield from read_references(context, thread)
+        if references is None or state is None:
+            return False
+        staged = yield from _staged(context, thread, thread, references, keeps_runs=True)
+        kept = (state, *_marks(references))
+        if (yield from _is_promoted(context, thread, staged, guards.ANYBODY, kept=kept)):
+            return True
+    raise _busy(thread)
+
+
+def _busy(source: str) -> ThreadBusy:
+    return ThreadBusy(
         f"others wrote to thread {shown(source)} during each of {pruning.ATTEMPTS} attempts to copy it. Nothing was "
         "changed; try again"
     )
 
 
-def _marks(references: References, is_same: bool) -> list[bytes]:
+class _Staged(NamedTuple):
+    """A copy in keys beside the target."""
+
+    token: str
+    keys: names.Keys
+    sealing: Cipher | None
+    """The cipher of the copy, if the source has one."""
+    format: int
+    numbers: tuple[int, ...] | None
+    """The numbers of pages, bytes, values and pending writes, or None if the source changed meanwhile."""
+
+
+def _staged(
+    context: Context,
+    source: str,
+    target: str,
+    references: References,
+    *,
+    left_out: Iterable[bytes] = (),
+    keeps_runs: bool = False,
+) -> Operation[_Staged]:
+    """Copy what these references name into keys beside the target.
+
+    Args:
+        context: The saver.
+        source: The thread.
+        target: The thread of the copy.
+        references: What to copy.
+        left_out: Pending writes of the source that the copy has not, by their members of the index.
+        keeps_runs: True if the copy stays in the index of runs.
+    """
+    token = uuid4().hex
+    keys = context.keyspace.keys(target, token)
+    reachable = yield from reachable_chunks(context, source, references)
+    sealing = None
+    if context.data_keys is not None and (cipher := context.opener()) is not None:
+        sealing = yield from context.data_keys.wrap_anew(target, cipher, replaces=True)
+    with decoding("the contents of thread {!r}", source):
+        fields = _fields(references, reachable, keeps_runs=keeps_runs)
+    conversion = _Conversion(context, source, target, sealing, reachable.lists)
+    conversion.leave_out(left_out)
+    numbers = yield from _stage(context, source, references, reachable, fields, keys, conversion)
+    return _Staged(token, keys, sealing, references.format, numbers)
+
+
+def _is_promoted(
+    context: Context,
+    target: str,
+    staged: _Staged,
+    writer: bytes,
+    *,
+    ttl: Argument = b"",
+    kept: Sequence[bytes] = (b"",),
+) -> Operation[bool]:
+    """Replace the target by a copy. Returns False if the copy has to start again; then it is removed.
+
+    Args:
+        context: The saver.
+        target: The thread.
+        staged: The copy.
+        writer: Who may do that.
+        ttl: The saver's TTL.
+        kept: For a copy of the thread itself: the state that was copied, and the fields that stay.
+    """
+    keys = context.keyspace.keys(target)
+    if staged.numbers is not None:
+        pages, *others = staged.numbers
+        arguments = (staged.token, pages, ttl, *others, staged.format, *kept)
+        if (yield guards.GuardedScript(scripts.PROMOTE, (*keys, *staged.keys), writer).call(*arguments)):
+            context.chunk_cache.forget(keys.data_key)
+            if staged.sealing is not None and context.data_keys is not None:
+                context.data_keys.keep(target, staged.sealing)
+            return True
+    yield Command(("UNLINK", *staged.keys))
+    return False
+
+
+def _marks(references: References) -> list[bytes]:
     """Return the fields that stay with a copy of the thread itself."""
-    if not is_same:
-        return []
     namespaces = dict.fromkeys(ns for ns, _ in references.checkpoints)
     return [*_KEPT, *(mark + names.component(ns) for ns in namespaces for mark in pruning.MARKS_OF_NAMESPACES)]
 

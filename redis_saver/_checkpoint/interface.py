@@ -40,11 +40,9 @@ Operates: TypeAlias = Callable[..., Generator[Any, Any, T]]
 
 def as_method(function: Callable[Concatenate[Any, P], OperationT]) -> Callable[Concatenate[Any, P], OperationT]:
     """Turn a function whose first argument is a saver's context into a method."""
-    plain = getattr(function, "__wrapped__", None)  # without `keyed`
 
     def method(saver: Interface[Any], /, *args: P.args, **kwargs: P.kwargs) -> OperationT:
-        context = saver._context  # noqa: SLF001 - it is a method
-        return (plain if plain and context.data_keys is None else function)(context, *args, **kwargs)
+        return function(saver._context, *args, **kwargs)  # noqa: SLF001 - it is a method
 
     return method
 

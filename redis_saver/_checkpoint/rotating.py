@@ -71,5 +71,5 @@ def _cold_backed(threads: Sequence[Holder], failed: Mapping[str, str]) -> Operat
 @keyed()
 def _reseal(context: Context, thread: str) -> Operation[str]:
     """Replace a thread by a copy under a new data key."""
-    is_there = context.cipher is not None and (yield from copying.replace(context, thread, thread))
+    is_there = context.cipher is not None and (yield from copying.reseal(context, thread))
     return ROTATED if is_there else GONE
