@@ -25,7 +25,8 @@ from redis_saver._common.display import counted, printable, shown
 from redis_saver._engine.stats import TierStats
 from redis_saver._migrate.engine import SAMPLE, ItemsReport, Replace, Report, migrate, migrate_items
 from redis_saver._migrate.opening import FORMS, SOURCE_FORMS, STORE_FORMS, is_file_of_items, opened, opened_store
-from redis_saver._tiered.backlog import LONGEST_PAUSE, PAUSE, ColdHistory, pause_flushing
+from redis_saver._tiered.backlog import LONGEST_PAUSE, PAUSE, pause_flushing
+from redis_saver._tiered.flush_queue import ColdHistory
 from redis_saver._tiered.saver import TieredSaver
 from redis_saver.errors import EndpointError
 

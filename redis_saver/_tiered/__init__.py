@@ -39,10 +39,10 @@ dirty, and a flush writes it to cold (`intents.enroll`). Until then only its new
   writer first flushes it. A writer goes to cold first if it finds an intent, or if hot does not know that the thread is
   complete. A thread is dirty *and* has an intent only after a flusher or a writer was fenced. Then hot also records
   what is written through (`mark_again`), and nobody flushes before the writer is done or gone.
-- **Flushers** (`flushing.py`, `flushers.py`) claim one thread at a time. An ack removes a record only if it has not
+- **Flushers** (`flushing.py`, `workers.py`) claim one thread at a time. An ack removes a record only if it has not
   changed since the claim, so a record that was written again stays. A fenced flusher's ack shows it that another one
   has taken over, and queues everything again that the fenced one may have overwritten in cold. After an error a flusher
-  releases its claim, or continues it with its token (`context.Leases`). See `CATCH_UP` and `TAKE_OVER` in `backlog.py`
+  releases its claim, or continues it with its token (`context.Leases`). See `CATCH_UP` and `TAKE_OVER` in `flush_queue.py`
   for the time until cold has everything.
 - **Deletions** are records too, and come first in their thread. Until cold has deleted the thread, its data in cold do
   not count.

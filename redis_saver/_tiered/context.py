@@ -34,8 +34,10 @@ from redis_saver._storage.context import Context
 from redis_saver._storage.framing import unpack
 from redis_saver._storage.keys import keyed
 from redis_saver._tiered import scripts
-from redis_saver._tiered.backlog import BacklogCount, FlushQueue, LiveTiers
+from redis_saver._tiered.backlog import BacklogCount
 from redis_saver._tiered.carrying import Carrier
+from redis_saver._tiered.counts import LiveTiers
+from redis_saver._tiered.flush_queue import FlushQueue
 from redis_saver._tiered.in_cold import InCold
 from redis_saver._tiered.requests import ColdCall, Tiered, attempt
 from redis_saver.errors import EncodeError, LimitExceeded, decoding, encoding
@@ -178,42 +180,42 @@ class Tiers:
         self.stores_json: bool = self.lists_by_id
         """True if cold is known to store metadata as JSON."""
         self.counts: LiveTiers = LiveTiers()
-        self.backlog: BacklogCount = BacklogCount(self.hot.keyspace, self.counts)
+        self.backlog_count: BacklogCount = BacklogCount(self.hot_context.keyspace, self.counts)
         self.fills: Fills = Fills()
         self.leases: Leases = Leases()
         self.verified: BoundedCache[tuple[str, str], bool] = BoundedCache(_MAX_ITEMS, _MAX_NAME_BYTES)
         """Namespaces of threads whose newest checkpoint was compared with cold's."""
 
     @property
-    def hot(self) -> Context:
+    def hot_context(self) -> Context:
         """The hot saver's context, with its current serializer."""
         return self._hot._context  # noqa: SLF001 - it is of ours
 
     def saw(self, thread: str, ns: str, checkpoint_id: str) -> None:
         """Remember that a checkpoint exists in one of the tiers. An empty id: the namespace is empty."""
-        if self.hot.data_keys is not None:  # else nothing depends on it
+        if self.hot_context.data_keys is not None:  # else nothing depends on it
             self.in_cold.saw(thread, ns, checkpoint_id)
 
     def log_text(self, error: Exception) -> str:
         """Return the text of an error for logs, stats and refused records. It quotes no value if hot encrypts."""
-        return log_text(error, is_encrypted=self.hot.data_keys is not None)
+        return log_text(error, is_encrypted=self.hot_context.data_keys is not None)
 
     @property
     def reads_by_ids(self) -> bool:
         """True if cold compares ids to read a history. With encryption, parents are followed (`sealing.py`)."""
-        return self.cold_is_postgres and self.hot.data_keys is None and self.carrier.has_twins
+        return self.cold_is_postgres and self.hot_context.data_keys is None and self.carrier.has_twins
 
     @property
     def packed_hot(self) -> Context:
         """The hot saver's context with the serializer that carries."""
-        return self.hot._replace(serde=self.carrier.hot_serde)
+        return self.hot_context._replace(serde=self.carrier.hot_serde)
 
     def for_cold(self, saved: CheckpointTuple) -> CheckpointTuple:
         """Decode a carried checkpoint of hot except its values, if cold stores the other parts as JSON."""
         if not self.stores_json:
             return saved
         with decoding("{}", configs.address(saved.config)):
-            return self.carrier.with_open_parts(saved, self.hot.serde)
+            return self.carrier.with_open_parts(saved, self.hot_context.serde)
 
     def over(self, hot: Saver[Any], carrier: Carrier) -> Tiers:
         """Return the same tiers over a clone of hot. Both share all caches."""
@@ -265,12 +267,12 @@ def metadata_of(tiers: Tiers, config: RunnableConfig, metadata: CheckpointMetada
     if tiers.stores_json:
         with suppress(TypeError, ValueError, RecursionError):
             return cast("CheckpointMetadata", postgres.as_json({k: v for k, v in merged.items() if k != "writes"}))
-    is_json = tiers.stores_json and tiers.hot.data_keys is None
+    is_json = tiers.stores_json and tiers.hot_context.data_keys is None
     for key, value in merged.items() if tiers.flush_queue else ():
         with encoding("{!r} of the metadata of a checkpoint", key, remedy=_NO_METADATA):
             if is_json:
                 postgres.as_json({key: value})
-            elif tiers.hot.serde.dumps_typed(value)[0].startswith("pickle"):
+            elif tiers.hot_context.serde.dumps_typed(value)[0].startswith("pickle"):
                 raise TypeError("it would be a pickle, which no flusher loads")
     return merged
 

@@ -73,8 +73,8 @@ class Flushed(NamedTuple):
 
 def put_tombstone(tiers: Tiers, thread: str, writer: bytes) -> Tiered[bool]:
     """Delete a thread in hot, and record a tombstone for cold. Returns False if a writer has an intent."""
-    keys = tiers.hot.keyspace.tier_keys(thread)
-    tiers.hot.chunk_cache.forget(keys.data_key)
+    keys = tiers.hot_context.keyspace.tier_keys(thread)
+    tiers.hot_context.chunk_cache.forget(keys.data_key)
     return bool((yield GuardedScript(scripts.PUT_TOMBSTONE, keys.writing, writer).call()))
 
 
@@ -92,7 +92,7 @@ def flush_now(tiers: Tiers, thread: str, *, reads: bool = False) -> Tiered[None]
         ColdTimeout: Cold does not answer.
         FlushPaused: Flushing is paused.
     """
-    if left := (yield from tiers.backlog.pause()):
+    if left := (yield from tiers.backlog_count.pause()):
         raise FlushPaused(
             f"cold lacks records of thread {shown(thread)} that this call needs there, and flushing is paused for "
             f"another {times.shown(timedelta(seconds=math.ceil(left)))}. Nothing was changed. Wait, or end the pause: "
@@ -116,7 +116,7 @@ def flush_what_goes(tiers: Tiers, thread: str) -> Tiered[bool]:
         Exception: Cold's own error, as it does not answer.
         ThreadBusy: Others had the thread for `cold_timeout`.
     """
-    if (yield from tiers.backlog.pause()):
+    if (yield from tiers.backlog_count.pause()):
         return False
     seconds = patience(tiers)
     flushed = yield from _flush_while(tiers, thread, lambda flushed: flushed.brought + flushed.coalesced > 0, seconds)
@@ -190,7 +190,7 @@ def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = 
     Returns:
         None if another flusher has claimed the thread, or a writer has an intent.
     """
-    keys = tiers.hot.keyspace.tier_keys(thread)
+    keys = tiers.hot_context.keyspace.tier_keys(thread)
     claim = _Claim(tiers, thread, keys, tiers.leases.token(keys.flush))
     try:
         return (yield from claim.flush(at_once=at_once, seconds=seconds))
@@ -275,7 +275,7 @@ class _Claim:
             _LOG.warning(text, shown(self.thread))
             left = 1
         else:
-            self.tiers.backlog.flushed(len(self.done))
+            self.tiers.backlog_count.flushed(len(self.done))
             if queue:
                 for escaped, (raw_id, versions) in self.latest.items():
                     queue.remember((self.thread, names.name_of(escaped)), names.name_of(raw_id), versions)

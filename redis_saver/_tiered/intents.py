@@ -82,7 +82,7 @@ def begin_intent(
     Raises:
         ThreadBusy: Others kept flushing or writing the thread.
     """
-    hot, granted = tiers.hot, fill.token if fill else b""
+    hot, granted = tiers.hot_context, fill.token if fill else b""
     keys = hot.keyspace.tier_keys(thread)
     token = tiers.leases.token(keys.intents)
     arguments = (token, hot.expiry.milliseconds or b"", writes, granted, record, need, context.WRITER_GONE)
@@ -126,7 +126,9 @@ def _answer(tiers: Tiers, thread: str, begin: Call, need: Need, repairs: Iterato
             if next(repairs, None) is None:
                 raise
             is_unwanted = need == "nothing"
-            yield from threads.delete_thread(tiers.hot, thread) if is_unwanted else repair(tiers, thread, damage)
+            yield from (
+                threads.delete_thread(tiers.hot_context, thread) if is_unwanted else repair(tiers, thread, damage)
+            )
 
 
 def _flush_first(tiers: Tiers, thread: str, writer: bytes, need: Need) -> Tiered[None]:
@@ -139,14 +141,14 @@ def _flush_first(tiers: Tiers, thread: str, writer: bytes, need: Need) -> Tiered
     try:
         yield from flush_now(tiers, thread)
     except Exception:
-        yield from attempt(Command(("HDEL", tiers.hot.keyspace.tier_keys(thread).lease, "barrier")))
+        yield from attempt(Command(("HDEL", tiers.hot_context.keyspace.tier_keys(thread).lease, "barrier")))
         raise
 
 
 def repair(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
     """Repair a damaged thread: hot drops its rest if cold has the thread. Otherwise raises the damage."""
-    keys = tiers.hot.keyspace.tier_keys(thread)
-    tiers.hot.chunk_cache.forget(keys.data_key)
+    keys = tiers.hot_context.keyspace.tier_keys(thread)
+    tiers.hot_context.chunk_cache.forget(keys.data_key)
     script_keys = (keys.index_key, keys.data_key, keys.intents, keys.dirty)
     answer = yield Call(scripts.REPAIR, script_keys, (b"0",))
     if answer == RepairReply.ASK_COLD:
@@ -219,21 +221,23 @@ def release_all(intents: Iterable[Intent]) -> Tiered[None]:
 
 def give_up(tiers: Tiers, intent: Intent) -> Tiered[None]:
     """End an intent: hot drops the thread. If it is dirty, the next reader flushes it first."""
-    tiers.hot.chunk_cache.forget(intent.keys.data_key)
+    tiers.hot_context.chunk_cache.forget(intent.keys.data_key)
     yield from end(tiers, intent, drop(intent))
 
 
 def erased(tiers: Tiers, intent: Intent) -> Operation[None]:
     """End an intent: hot deletes the thread, which cold has deleted."""
-    tiers.hot.chunk_cache.forget(intent.keys.data_key)
+    tiers.hot_context.chunk_cache.forget(intent.keys.data_key)
     yield Call(scripts.ERASE, intent.keys, (intent.token, DELETIONS_KEPT))
 
 
 def enroll(tiers: Tiers, thread: str | None) -> Tiered[None]:
     """Enroll a thread that is older than the tiers. None: enroll all such threads."""
     try:
-        names = [thread] if thread is not None else (yield from listing.collect(listing.scan_threads(tiers.hot)))
-        with Skipping(tiers.hot.data_keys, names_one=thread is not None) as skipping:
+        names = (
+            [thread] if thread is not None else (yield from listing.collect(listing.scan_threads(tiers.hot_context)))
+        )
+        with Skipping(tiers.hot_context.data_keys, names_one=thread is not None) as skipping:
             for name in dict.fromkeys(names):
                 if (yield from enrolled(tiers, name)):
                     yield from skipping.each(name, flush_now(tiers, name))
@@ -245,6 +249,6 @@ def enroll(tiers: Tiers, thread: str | None) -> Tiered[None]:
 
 def enrolled(tiers: Tiers, thread: str) -> Operation[bool]:
     """Enroll a thread without a flush. Returns False if cold has the thread."""
-    is_enrolled = bool((yield Call(scripts.ENROLL, tiers.hot.keyspace.tier_keys(thread), ())))
+    is_enrolled = bool((yield Call(scripts.ENROLL, tiers.hot_context.keyspace.tier_keys(thread), ())))
     tiers.counts.enrolled += is_enrolled
     return is_enrolled

@@ -61,7 +61,7 @@ def _list(
                 lagging.append(name)
     except HotFailed:  # the next request to hot counts it
         pass
-    is_sealed = tiers.hot.data_keys is not None  # `_list_by_cold` opens what cold returns
+    is_sealed = tiers.hot_context.data_keys is not None  # `_list_by_cold` opens what cold returns
     about = (config and for_cold(config, ns=False),), {"filter": filter}
     call = ColdCall("list", *about, tiers.carries, is_sealed)
     if has_all:
@@ -74,7 +74,7 @@ def _list(
     in_cold = yield from listing.collect(stream)
     with_intents = yield from _with_intents(tiers, thread)
     try:
-        in_hot = yield from listing.collect(listing.list_checkpoints(tiers.hot, listed.rest_of(query)))
+        in_hot = yield from listing.collect(listing.list_checkpoints(tiers.hot_context, listed.rest_of(query)))
     except ThreadDamaged:  # the next reader repairs it
         in_hot = []
     believed = yield from _not_removed(tiers, in_cold, lagging)
@@ -92,7 +92,7 @@ def _not_removed(
     for saved in in_cold:
         by_thread[configs.thread_id(saved.config)].append(saved)
     for thread in by_thread.keys() & set(lagging):
-        keys, checkpoints = tiers.hot.keyspace.tier_keys(thread), by_thread.pop(thread)
+        keys, checkpoints = tiers.hot_context.keyspace.tier_keys(thread), by_thread.pop(thread)
         if (yield Command(("ZSCORE", keys.dirty, "d"))) is None:  # else hot has deleted it, and cold has not
             members = [
                 names.removal(configs.namespace(saved.config) or "", saved.checkpoint["id"]) for saved in checkpoints
@@ -112,7 +112,7 @@ def _not_changed(
     for thread in lagging:
         wanted = [address for saved in in_cold if (address := configs.address(saved.config)).thread_id == thread]
         with suppress(ThreadDamaged):  # the next reader repairs it
-            in_hot = yield from listing.loaded(tiers.hot, thread, wanted)
+            in_hot = yield from listing.loaded(tiers.hot_context, thread, wanted)
             changed |= {configs.address(saved.config) for saved in in_hot if not query.matches(saved.metadata)}
     return [saved for saved in in_cold if configs.address(saved.config) not in changed]
 
@@ -189,10 +189,10 @@ def _list_by_hot_alone(
     tiers: Tiers, thread: str, query: listing.Query, listed: _Listed
 ) -> Generator[TieredRequest | Page[CheckpointTuple], Any, bool]:
     """List a thread from hot alone. Returns False as soon as hot lacks a part of it."""
-    keys = tiers.hot.keyspace.tier_keys(thread)
+    keys = tiers.hot_context.keyspace.tier_keys(thread)
     if not (yield from _is_whole(keys)):
         return False
-    pump = Pump(listing.list_checkpoints(tiers.hot, query))
+    pump = Pump(listing.list_checkpoints(tiers.hot_context, query))
     for step in pump:
         if not isinstance(step, Page):
             with pump:
@@ -218,7 +218,7 @@ def _understood(tiers: Tiers, filter: Mapping[str, Any] | None) -> dict[str, Any
     """
     if not (tiers.cold_is_postgres and filter):
         return None
-    known = filter if tiers.hot.data_keys is None else IN_THE_OPEN
+    known = filter if tiers.hot_context.data_keys is None else IN_THE_OPEN
     return {key: wanted for key, wanted in filter.items() if key in known and _is_alike(key, wanted)}
 
 
@@ -239,7 +239,7 @@ def _list_by_cold(tiers: Tiers, call: ColdCall, query: listing.Query, listed: _L
     again, for twice as many.
     """
     size = listed.left
-    with Skipping(tiers.hot.data_keys, names_one=query.config is not None) as skipping:
+    with Skipping(tiers.hot_context.data_keys, names_one=query.config is not None) as skipping:
         while listed.left is None or listed.left > 0:
             if tiers.lists_by_id:
                 size = min(size or PER_PAGE, PER_PAGE)
@@ -265,7 +265,7 @@ def _with_intents(tiers: Tiers, thread: str | None) -> Operation[set[str]]:
 
     With `thread`, checks only this thread.
     """
-    keyspace = tiers.hot.keyspace
+    keyspace = tiers.hot_context.keyspace
     if thread is not None:
         return {thread} if (yield Command(("EXISTS", keyspace.tier_keys(thread).intents))) else set()
     keys = yield from listing.collect(listing.scan_keys(keyspace.intents_pattern))
@@ -275,8 +275,8 @@ def _with_intents(tiers: Tiers, thread: str | None) -> Operation[set[str]]:
 def dirty(tiers: Tiers, thread: str | None) -> Tiered[list[str]]:
     """Return the thread if it is dirty. For None, return all dirty threads."""
     if thread is None:
-        return (yield from tiers.backlog.scan()).threads
-    return [thread] if (yield Command(("EXISTS", tiers.hot.keyspace.tier_keys(thread).dirty))) else []
+        return (yield from tiers.backlog_count.scan()).threads
+    return [thread] if (yield Command(("EXISTS", tiers.hot_context.keyspace.tier_keys(thread).dirty))) else []
 
 
 def _is_whole(keys: names.TierKeys) -> Operation[bool]:

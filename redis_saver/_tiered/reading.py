@@ -44,7 +44,7 @@ TOKEN = 16
 def get_tuple(tiers: Tiers, config: RunnableConfig) -> Tiered[CheckpointTuple | None]:
     """Return the newest checkpoint, or the one that a config names. After a miss, reads cold and fills hot."""
     address, waited, repairs = configs.address(config), False, 0
-    keys = tiers.hot.keyspace.reading_keys(address.thread_id)
+    keys = tiers.hot_context.keyspace.reading_keys(address.thread_id)
     is_believed = tiers.verify == "never" or address.checkpoint_id is not None
     hear = partial(tiers.fills.hear, address.thread_id, address.checkpoint_ns)
     while True:
@@ -53,7 +53,7 @@ def get_tuple(tiers: Tiers, config: RunnableConfig) -> Tiered[CheckpointTuple | 
             saved, is_answer = None, True
             with suppress(reading.Nowhere):  # hot knows that none exists
                 saved = yield from with_key(
-                    tiers.hot, address.thread_id, lambda hot: reading.read(hot, address, keys, hear)
+                    tiers.hot_context, address.thread_id, lambda hot: reading.read(hot, address, keys, hear)
                 )
                 is_answer = saved is not None
             if is_answer and (is_believed or (yield from _is_newest(tiers, address, saved))):
@@ -141,7 +141,7 @@ def _is_lossy(answer: object, thread: str) -> bool:
 def _lease(tiers: Tiers, token: bytes, thread: str, ns: str, checkpoint: bytes) -> Call:
     """Return the request for a fill lease. `checkpoint` is an escaped id, or empty for the newest."""
     arguments = (token, context.WRITER_GONE, context.FILL_LEASE, names.component(ns), checkpoint)
-    return Call(scripts.FILL_LEASE, tiers.hot.keyspace.tier_keys(thread).writing, arguments)
+    return Call(scripts.FILL_LEASE, tiers.hot_context.keyspace.tier_keys(thread).writing, arguments)
 
 
 def _restore(tiers: Tiers, hot: Context, address: Address, fill: Fill, saved: CheckpointTuple | None) -> Tiered[None]:
@@ -166,7 +166,7 @@ def _restore(tiers: Tiers, hot: Context, address: Address, fill: Fill, saved: Ch
 
 
 def _fill(tiers: Tiers, thread: str, arguments: Sequence[Argument]) -> Call:
-    keys = tiers.hot.keyspace.tier_keys(thread)
+    keys = tiers.hot_context.keyspace.tier_keys(thread)
     return Call(scripts.FILL, (keys.index_key, keys.data_key, keys.lease), arguments)
 
 
@@ -221,10 +221,14 @@ def get_delta_channel_history(tiers: Tiers, config: RunnableConfig, channels: Se
     `BYTES_FILLED`.
     """
     address, damage, basis = configs.address(config), None, None
-    thread, keys = address.thread_id, tiers.hot.keyspace.reading_keys(address.thread_id)
+    thread, keys = address.thread_id, tiers.hot_context.keyspace.reading_keys(address.thread_id)
     try:
         if tiers.verify == "never" or address.checkpoint_id is not None:
-            return (yield from with_key(tiers.hot, thread, lambda hot: delta.histories(hot, address, channels, keys)))
+            return (
+                yield from with_key(
+                    tiers.hot_context, thread, lambda hot: delta.histories(hot, address, channels, keys)
+                )
+            )
     except reading.HasIntents:
         pass
     except delta.Partial as partial_history:

@@ -31,13 +31,15 @@ from redis_saver._storage.context import Context
 from redis_saver._storage.envelopes import EnvelopeSerializer
 from redis_saver._storage.rewrapping import Rotates
 from redis_saver._tiered import listing, reading, sealing, thread_info, threads, writing
-from redis_saver._tiered.backlog import LONGEST_PAUSE, PAUSE, ColdHistory, FlushQueue, what_is_left
+from redis_saver._tiered.backlog import LONGEST_PAUSE, PAUSE
 from redis_saver._tiered.carrying import Carrier
 from redis_saver._tiered.context import Mode, OnHotError, Tiers, Verify
+from redis_saver._tiered.counts import what_is_left
 from redis_saver._tiered.drivers import AsyncTieredDriver, HotAndCold, SyncTieredDriver, TieredDriver
-from redis_saver._tiered.flushers import Flusher, drain
+from redis_saver._tiered.flush_queue import ColdHistory, FlushQueue
 from redis_saver._tiered.requests import WAITS, Tiered, TieredStream, setup, with_own_errors
 from redis_saver._tiered.thread_info import TieredThreadInfo
+from redis_saver._tiered.workers import Flusher, drain
 from redis_saver.encryption import KeyStatus, Rotated
 from redis_saver.errors import BacklogWarning, closed
 
@@ -141,7 +143,7 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         self._flushes = flusher and mode == "write-behind"
         if mode == "write-behind":
             self._context.flush_queue = FlushQueue(
-                self._context.backlog, cold_history, flush_interval, max_backlog, backlog_timeout, flushes=flusher
+                self._context.backlog_count, cold_history, flush_interval, max_backlog, backlog_timeout, flushes=flusher
             )
         self._flusher = Flusher(self, self._context, driver, flush_workers)
         self._lifetime = Lifetime(self._flusher if self._flushes else None)
@@ -172,7 +174,7 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         return sealing.rotate_keys(self._context, EnvelopeSerializer(self.cold.serde))
 
     def _get_ttl_gen(self, thread_id: str) -> Operation[timedelta | None]:
-        return hot_threads.get_ttl(self._context.hot, thread_id)
+        return hot_threads.get_ttl(self._context.hot_context, thread_id)
 
     @property
     def _rules(self) -> Context:
@@ -269,17 +271,17 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
 
     def resume_flushing(self) -> None:
         """End a pause of flushing. Flushers go on within a second or their `flush_interval`."""
-        self._run(self._context.backlog.set_pause(0), "resume_flushing")
+        self._run(self._context.backlog_count.set_pause(0), "resume_flushing")
 
     async def aresume_flushing(self) -> None:
         """`resume_flushing` for asyncio."""
-        await self._arun(self._context.backlog.set_pause(0), "resume_flushing")
+        await self._arun(self._context.backlog_count.set_pause(0), "resume_flushing")
 
     def _pause(self, seconds: float) -> Operation[None]:
         configs.number("seconds", seconds, 0.001)
         if seconds > LONGEST_PAUSE:
             raise ValueError(f"seconds={seconds}: a pause may last up to {LONGEST_PAUSE:.0f} seconds")
-        return self._context.backlog.set_pause(seconds)
+        return self._context.backlog_count.set_pause(seconds)
 
     def stats(self) -> Stats:
         """Return a copy of this process's counts: calls of this saver, requests of hot, events between the tiers."""

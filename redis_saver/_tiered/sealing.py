@@ -355,7 +355,7 @@ class _Opened(NamedTuple):
 
 def key_status(tiers: Tiers, serde: EnvelopeSerializer) -> Tiered[KeyStatus]:
     """Count the threads of hot and the rows of cold that each key protects."""
-    counts, hot = Counter[str](), (yield from rotating.key_status(tiers.hot))
+    counts, hot = Counter[str](), (yield from rotating.key_status(tiers.hot_context))
     failed = yield from _each_row(tiers, serde, counts)
     plain = hot.plain + counts.pop(PLAIN_ROW, 0)
     rows = dict(sorted(counts.items()))
@@ -364,9 +364,9 @@ def key_status(tiers: Tiers, serde: EnvelopeSerializer) -> Tiered[KeyStatus]:
 
 def rotate_keys(tiers: Tiers, serde: EnvelopeSerializer) -> Tiered[Rotated]:
     """Wrap the data keys of the threads of hot, and of the rows of cold, anew."""
-    counts, rewrapping = Counter[str](), Rewrapping(tiers.hot.data_keys)
+    counts, rewrapping = Counter[str](), Rewrapping(tiers.hot_context.data_keys)
     failed = yield from _each_row(tiers, serde, counts, rewrapping.wrapped)
-    hot = yield from rotating.rotate_keys(tiers.hot)
+    hot = yield from rotating.rotate_keys(tiers.hot_context)
     numbers = hot.rotated + counts[ROTATED], hot.unchanged + counts[UNCHANGED], hot.plain + counts[PLAIN_ROW]
     return Rotated(*numbers, hot.failed | failed)
 

@@ -146,8 +146,8 @@ class TieredThreadInfo(NamedTuple):
 def get_thread(tiers: Tiers, thread: str) -> Tiered[TieredThreadInfo | None]:
     """Describe one thread. Asks cold unless hot has the whole thread, or knows that there is none."""
     if tiers.verify == "never":
-        keys = tiers.hot.keyspace.tier_keys(thread)
-        described = threads.described(tiers.hot, thread), Command(("ZCARD", keys.dirty))
+        keys = tiers.hot_context.keyspace.tier_keys(thread)
+        described = threads.described(tiers.hot_context, thread), Command(("ZCARD", keys.dirty))
         *replies, reply, lacking = yield Batch([*Held.requests(keys), *described])
         held = Held._make(replies)
         if held.is_whole and reply is not None:
@@ -193,7 +193,7 @@ def threads_of(context: Context, query: ThreadQuery) -> Stream[ThreadInfo | Dama
 
 def _stream_names(tiers: Tiers, in_cold: Mapping[str, ThreadInfo] | None) -> TieredStream[str]:
     """Yield the names of all threads of hot, then of cold. Some are yielded twice."""
-    yield from listing.scan_threads(tiers.hot)
+    yield from listing.scan_threads(tiers.hot_context)
     if in_cold is not None:
         yield Page(sorted(in_cold))
         return
@@ -257,8 +257,12 @@ def _joined(
     """
     requests: list[Call | Command] = []
     for thread in page:
-        dirty = tiers.hot.keyspace.tier_keys(thread).dirty
-        requests += (threads.described(tiers.hot, thread), Command(("ZCARD", dirty)), Command(("ZSCORE", dirty, "d")))
+        dirty = tiers.hot_context.keyspace.tier_keys(thread).dirty
+        requests += (
+            threads.described(tiers.hot_context, thread),
+            Command(("ZCARD", dirty)),
+            Command(("ZSCORE", dirty, "d")),
+        )
     replies = yield Batch(requests)
     if in_cold is None:
         in_cold = yield from _in_cold(tiers, page)
@@ -320,7 +324,7 @@ def check(tiers: Tiers, thread: str, *, values: bool) -> Tiered[CheckReport]:
         ThreadBusy: Several attempts each found a problem, but the thread was written during each of them.
     """
     try:
-        return (yield from checking.check(tiers.hot, thread, values=values, compare=partial(_compare, tiers)))
+        return (yield from checking.check(tiers.hot_context, thread, values=values, compare=partial(_compare, tiers)))
     except ThreadNotFound:
         if (yield from get_thread(tiers, thread)) is None:
             raise

@@ -37,7 +37,7 @@ def new_thread(tiers: Tiers, remembered: int | None) -> Operation[str]:
     """Make a name for a new thread, and let hot remember for some milliseconds that cold has nothing of it."""
     for _ in range(_ATTEMPTS):
         thread, nonce = names.new_thread(), uuid4().hex
-        keys = tiers.hot.keyspace.tier_keys(thread)
+        keys = tiers.hot_context.keyspace.tier_keys(thread)
         reply = yield Call(scripts.NEW_THREAD, keys, (nonce, remembered or NEW_KEPT, DELETIONS_KEPT))
         if reply == 1:
             return thread
@@ -46,14 +46,14 @@ def new_thread(tiers: Tiers, remembered: int | None) -> Operation[str]:
 
 def delete_thread(tiers: Tiers, thread: str) -> Tiered[None]:
     """Delete a thread."""
-    writer = writer_of(tiers.hot, thread, deletes=True)
+    writer = writer_of(tiers.hot_context, thread, deletes=True)
     if (queue := tiers.flush_queue) is not None:
         try:
             is_deleted = yield from put_tombstone(tiers, thread, writer)
         finally:
             queue.note(thread)  # hot may have done it in spite of an error
         if is_deleted:
-            tiers.backlog.wrote(1)
+            tiers.backlog_count.wrote(1)
             return
     intent = yield from begin_intent(tiers, thread, ALL, writer, need="nothing")
     yield from change_cold([intent], ColdCall("delete_thread", (thread,)))
@@ -68,12 +68,14 @@ def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
     checkpoints: list[CheckpointTuple] = yield from listing.collect(stream)
     if not checkpoints:
         return
-    paths = yield from task_paths_in_hot(tiers.hot, source, checkpoints)
+    paths = yield from task_paths_in_hot(tiers.hot_context, source, checkpoints)
     if tiers.cold_is_postgres:
         paths = {**paths, **(yield ColdCall("task_paths", (source,)))}
-    if (data_keys := tiers.hot.data_keys) is not None:
-        yield from data_keys.copy(source, tiers.hot.keyspace.keys(source).data_key, target)
-    intent = yield from begin_intent(tiers, target, ALL, writer_of(tiers.hot, target, deletes=True), need="nothing")
+    if (data_keys := tiers.hot_context.data_keys) is not None:
+        yield from data_keys.copy(source, tiers.hot_context.keyspace.keys(source).data_key, target)
+    intent = yield from begin_intent(
+        tiers, target, ALL, writer_of(tiers.hot_context, target, deletes=True), need="nothing"
+    )
     yield from change_cold([intent], ColdCall("delete_thread", (target,)))
     for saved in reversed(checkpoints):
         for call in calls_for(tiers.for_cold(saved), target, paths):
@@ -95,8 +97,10 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str], *, force: bool = False
         of_run = yield ColdCall("list", (None,), {"filter": {"run_id": run}}, is_sealed=True)
         concerned.update(config.thread_id(saved.config) for saved in of_run)
     # A thread that hot cannot read is repaired, or raises.
-    concerned.update(*(yield from pruning.threads_with_runs(tiers.hot, members)))
-    yield from _delete_runs(tiers, {each: writer_of(tiers.hot, each) for each in concerned}, run_ids, force=force)
+    concerned.update(*(yield from pruning.threads_with_runs(tiers.hot_context, members)))
+    yield from _delete_runs(
+        tiers, {each: writer_of(tiers.hot_context, each) for each in concerned}, run_ids, force=force
+    )
 
 
 def _delete_runs(
@@ -188,7 +192,7 @@ def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_r
         elif dry_run:
             total = added(total, (yield ColdCall("prune_thread", (thread, kept), {"dry_run": True})))
         else:
-            writer, call = writer_of(tiers.hot, thread), ColdCall("prune_thread", (thread, kept))
+            writer, call = writer_of(tiers.hot_context, thread), ColdCall("prune_thread", (thread, kept))
             total = added(total, (yield from change(tiers, thread, writer, call)))
     return total
 
@@ -207,7 +211,7 @@ def _prune_as_cold_does(tiers: Tiers, thread_ids: Sequence[str], kept: Retention
     latest = {"strategy": "keep_latest"}
     yield ColdCall("prune", ([],), latest)  # raises before anything is done if cold cannot prune
     for thread in thread_ids:
-        yield from change(tiers, thread, writer_of(tiers.hot, thread), ColdCall("prune", ([thread],), latest))
+        yield from change(tiers, thread, writer_of(tiers.hot_context, thread), ColdCall("prune", ([thread],), latest))
 
 
 def expire(tiers: Tiers, thread: str, action: str, own: int | None = None) -> Tiered[None]:
@@ -218,7 +222,7 @@ def expire(tiers: Tiers, thread: str, action: str, own: int | None = None) -> Ti
         ThreadBusy: Hot could not be filled, because others wrote the thread or because hot cannot store it.
     """
     for _ in range(_ATTEMPTS):
-        if (yield hot_threads.expiring(tiers.hot, thread, action, own)) is not None:
+        if (yield hot_threads.expiring(tiers.hot_context, thread, action, own)) is not None:
             return
         if (yield from get_thread(tiers, thread)) is None:
             raise hot_threads.not_there(thread)
@@ -248,17 +252,17 @@ def take(tiers: Tiers, terms: Terms, nonce: str) -> Tiered[Record]:
 
     Once the thread is taken, nobody else begins a write. But earlier writes may still reach cold.
     """
-    record = yield from ownership.taken(tiers.hot, terms, nonce)
+    record = yield from ownership.taken(tiers.hot_context, terms, nonce)
     yield from _wait_for_writers(tiers, terms, record)
     if run := ownership.to_roll_back(terms, record):
-        yield from _roll_back(tiers, terms.thread, writer_of(tiers.hot, terms.thread, record.token), run)
+        yield from _roll_back(tiers, terms.thread, writer_of(tiers.hot_context, terms.thread, record.token), run)
         yield from _renew(tiers, terms, record)  # cold may have been slower than the lease
     return record
 
 
 def _renew(tiers: Tiers, terms: Terms, record: Record) -> Operation[None]:
-    if not (yield from ownership.renew(tiers.hot, terms.thread, record.token, terms.lease)):
-        raise not_owner("0", "", tiers.hot.keyspace.owner_key(terms.thread))
+    if not (yield from ownership.renew(tiers.hot_context, terms.thread, record.token, terms.lease)):
+        raise not_owner("0", "", tiers.hot_context.keyspace.owner_key(terms.thread))
 
 
 def _wait_for_writers(tiers: Tiers, terms: Terms, record: Record) -> Operation[None]:
@@ -267,7 +271,7 @@ def _wait_for_writers(tiers: Tiers, terms: Terms, record: Record) -> Operation[N
     Raises:
         NotOwner: Somebody else took the thread meanwhile.
     """
-    key, taken_at = tiers.hot.keyspace.tier_keys(terms.thread).intents, record.since // 1000
+    key, taken_at = tiers.hot_context.keyspace.tier_keys(terms.thread).intents, record.since // 1000
     began = renewed = time.monotonic()
     first: set[bytes] | None = None
     while True:
@@ -302,10 +306,10 @@ def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[
     if not tiers.cold_is_postgres:
         yield from _roll_back_by_run(tiers, thread, writer, run_id)
         return
-    keys, deadline, repairs, asked = tiers.hot.keyspace.tier_keys(thread), until_busy(), 0, False
+    keys, deadline, repairs, asked = tiers.hot_context.keyspace.tier_keys(thread), until_busy(), 0, False
     while True:
         try:
-            removal = yield from pruning.removal_of_runs(tiers.hot, thread, {names.run(run_id)})
+            removal = yield from pruning.removal_of_runs(tiers.hot_context, thread, {names.run(run_id)})
         except ThreadDamaged as damage:
             if repairs == intents.REPAIRS:
                 raise
@@ -335,7 +339,7 @@ def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[
     with decoding("what was removed of thread {!r}", thread):
         *_, revision = answer
     rest = removal._replace(revision=revision, names=[])
-    yield from pruning.carry_out(thread, tiers.hot.keyspace.keys(thread), writer, rest)
+    yield from pruning.carry_out(thread, tiers.hot_context.keyspace.keys(thread), writer, rest)
     if tiers.flush_queue:
         tiers.flush_queue.note(thread)
     else:

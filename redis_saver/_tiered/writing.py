@@ -26,8 +26,8 @@ from redis_saver._storage.chunks import digest
 from redis_saver._storage.context import Context
 from redis_saver._storage.keys import with_key
 from redis_saver._tiered import context, scripts
-from redis_saver._tiered.backlog import FlushQueue
 from redis_saver._tiered.context import Tiers, for_cold, writes_of
+from redis_saver._tiered.flush_queue import FlushQueue
 from redis_saver._tiered.intents import Intent, begin_intent, drop, end, enrolled
 from redis_saver._tiered.reading import fetching
 from redis_saver._tiered.requests import ColdCall, Tiered, attempt
@@ -48,7 +48,7 @@ def put(
 ) -> Tiered[RunnableConfig]:
     """Store a checkpoint."""
     address, settings = configs.address_and_settings(config)
-    hot, (thread, ns, parent_id) = tiers.hot, address
+    hot, (thread, ns, parent_id) = tiers.hot_context, address
     writer = writer_of(hot, thread, settings.owner)
     if hot.refuses_forks:
         writer = with_parent(writer, hot, address, settings, checkpoint, metadata)
@@ -93,7 +93,7 @@ def put_writes(
     address, settings = writing.address_of_writes(config)
     if not writes:
         return
-    hot, (thread, ns, _), prefix = tiers.hot, address, writes_of(address)
+    hot, (thread, ns, _), prefix = tiers.hot_context, address, writes_of(address)
     writer = writer_of(hot, thread, settings.owner)
     if hot.check_values is not None:
         hot.check_values.check(hot.serde, writes)
@@ -161,7 +161,7 @@ def _store_behind(
     except BaseException:
         queue.note(thread)  # hot may have the record in spite of the error
         raise
-    tiers.backlog.wrote(-1)
+    tiers.backlog_count.wrote(-1)
     tiers.counts.written_through += 1
     return False
 

@@ -57,7 +57,7 @@ class StoreTiers:
     """The state of a store over two tiers."""
 
     def __init__(self, hot: StoreContext, ttl: int) -> None:
-        self.hot: StoreContext = hot
+        self.hot_context: StoreContext = hot
         """The hot store."""
         self.ttl: int = ttl
         """Lifetime of a copy in milliseconds. 0: until it is evicted or written."""
@@ -69,7 +69,7 @@ def ask_each(
 ) -> Operation[list[T]]:
     """Run operations over partitions of hot together. Drops damaged partitions, then the directory, and retries."""
     try:
-        return (yield from together(tiers.hot, [make() for _, make in operations]))
+        return (yield from together(tiers.hot_context, [make() for _, make in operations]))
     except StoreDamaged:
         pass
     results = []
@@ -84,11 +84,11 @@ def _repaired(tiers: StoreTiers, partition: Partition, make: Callable[[], Operat
     except StoreDamaged as damage:
         _note_repair(tiers, damage)
     try:
-        yield from clean(tiers.hot, partition, 0, "all")
+        yield from clean(tiers.hot_context, partition, 0, "all")
         return (yield from make())
     except StoreDamaged as damage:
         _note_repair(tiers, damage)
-    yield Command(("UNLINK", *tiers.hot.keyspace.directory))  # no read of hot uses it
+    yield Command(("UNLINK", *tiers.hot_context.keyspace.directory))  # no read of hot uses it
     return (yield from make())
 
 
@@ -284,7 +284,7 @@ def _by_hot(tiers: StoreTiers, reads: Reads) -> Tiered[None]:
     ]
     partitions = list(dict.fromkeys(place.partition for place in reads.searches.values()))
     operations: list[tuple[Partition, Callable[[], Operation[Any]]]]
-    operations = [(partition, partial(read, tiers.hot, partition, fields)) for partition, fields in gets]
+    operations = [(partition, partial(read, tiers.hot_context, partition, fields)) for partition, fields in gets]
     operations += [(partition, partial(complete, tiers, partition)) for partition in partitions]
     answers = yield from ask_each(tiers, operations)
     for (partition, fields), answer in zip(gets, answers[: len(gets)], strict=True):
@@ -303,7 +303,7 @@ def _take_items(
         for position in reads.gets[partition][field]:
             if entry is not None:
                 try:
-                    reads.results[position] = item_of(tiers.hot, partition, entry)
+                    reads.results[position] = item_of(tiers.hot_context, partition, entry)
                     tiers.counts.hits += 1
                     continue
                 except DecodeError:
@@ -344,11 +344,11 @@ def _search(tiers: StoreTiers, place: Place, op: SearchOp, mirror: reading.Mirro
         entry
         for entry in mirror.entries.values()
         if entry.field.startswith(place.prefix)
-        and (matches is None or matches(entry.value(tiers.hot.values, partition)))
+        and (matches is None or matches(entry.value(tiers.hot_context.values, partition)))
     ]
     entries.sort(key=lambda entry: (-updated_of(entry, partition), entry.field))
     page = entries[op.offset : op.offset + op.limit]
-    return [item_of(tiers.hot, partition, entry, SearchItem) for entry in page]
+    return [item_of(tiers.hot_context, partition, entry, SearchItem) for entry in page]
 
 
 def _forget(tiers: StoreTiers, partition: Partition, fields: Collection[bytes]) -> Operation[None]:
@@ -358,7 +358,7 @@ def _forget(tiers: StoreTiers, partition: Partition, fields: Collection[bytes]) 
         _LOG.warning(
             "copies in hot cannot be decoded (another serializer or key?); they are removed and read from cold"
         )
-    removal = partial(put, tiers.hot, partition, dict.fromkeys(fields, DELETION), Texts())
+    removal = partial(put, tiers.hot_context, partition, dict.fromkeys(fields, DELETION), Texts())
     yield from ask_each(tiers, [(partition, removal)])
 
 
@@ -367,13 +367,16 @@ def _fill_gets(tiers: StoreTiers, reads: Reads) -> Tiered[None]:
     new_copies = defaultdict[tuple[Partition, bytes], list[Copy]](list)
     for partition, miss, field, position in reads.missed:
         if isinstance(item := reads.results[position], Item):
-            copy = copy_of(tiers.hot, field, item, tiers.ttl)
+            copy = copy_of(tiers.hot_context, field, item, tiers.ttl)
             tiers.counts.refused += copy is None
             if copy is not None:
                 new_copies[partition, miss].append(copy)
-    stored, fills = 0, [fill(tiers.hot, partition, miss, some) for (partition, miss), some in new_copies.items()]
+    stored, fills = (
+        0,
+        [fill(tiers.hot_context, partition, miss, some) for (partition, miss), some in new_copies.items()],
+    )
     with suppress(StoreDamaged, StoreBusy):  # the next reader repairs it, or fills
-        stored = sum((yield from unless_full(together(tiers.hot, fills))) or ())
+        stored = sum((yield from unless_full(together(tiers.hot_context, fills))) or ())
     tiers.counts.fills += stored
     tiers.counts.refused += sum(map(len, new_copies.values())) - stored
 
@@ -386,13 +389,13 @@ def complete(tiers: StoreTiers, partition: Partition) -> Operation[reading.Mirro
 
     Two round trips, or one if the partition is not complete. Items that this process knows are not sent again.
     """
-    reply = yield from ask(tiers.hot, with_notes(partition, writing=False), scripts.GET_COPIES, ())
+    reply = yield from ask(tiers.hot_context, with_notes(partition, writing=False), scripts.GET_COPIES, ())
     token, *state = reply.values
     if not state:
         return token  # type: ignore[no-any-return]
     with reading_store(partition.keys[0]):
         count, checksum = map(int, state)
-    mirror = (yield from reading.mirror(tiers.hot, partition)) if count else reading.EMPTY
+    mirror = (yield from reading.mirror(tiers.hot_context, partition)) if count else reading.EMPTY
     is_same = (mirror.token, len(mirror.entries), mirror.checksum) == (token, count, checksum)
     return mirror if is_same else b""  # the partition changed in between: cold answers
 
@@ -403,14 +406,14 @@ def _fill_all(tiers: StoreTiers, partition: Partition, miss: bytes, items: Seque
     Returns True if the partition is complete. Two round trips.
     """
     new_copies = [copy for item in items if (copy := _copy_in(tiers, partition, item)) is not None]
-    stored = yield from unless_full(fill(tiers.hot, partition, miss, new_copies))
+    stored = yield from unless_full(fill(tiers.hot_context, partition, miss, new_copies))
     tiers.counts.fills += stored or 0
     tiers.counts.refused += len(items) - len(new_copies) if stored is not None else len(items)
     if stored is None or len(new_copies) < len(items):
         return False
     arguments = (miss, *(copy.field for copy in new_copies))
     with_keys = with_notes(partition, writing=True)
-    reply = yield from unless_full(ask(tiers.hot, with_keys, scripts.MARK_COMPLETE, arguments))
+    reply = yield from unless_full(ask(tiers.hot_context, with_keys, scripts.MARK_COMPLETE, arguments))
     return reply is not None and reply.values == [b"1"]
 
 
@@ -419,12 +422,12 @@ def _copy_in(tiers: StoreTiers, partition: Partition, item: SearchItem) -> Copy 
 
     Some stores also find items of other partitions, because `user-10` begins with `user-1`.
     """
-    places = tiers.hot.places
+    places = tiers.hot_context.places
     try:
         place, key = places.of(tuple(item.namespace)), places.key(item.key)
     except (InvalidNamespaceError, LimitExceeded):
         return None
-    return copy_of(tiers.hot, place.field(key), item, tiers.ttl) if place.partition == partition else None
+    return copy_of(tiers.hot_context, place.field(key), item, tiers.ttl) if place.partition == partition else None
 
 
 def warm(tiers: StoreTiers, namespace_prefix: Any) -> Tiered[bool]:
@@ -432,7 +435,7 @@ def warm(tiers: StoreTiers, namespace_prefix: Any) -> Tiered[bool]:
     labels = check_labels(namespace_prefix, "namespace_prefix")
     if len(labels) != PARTITION_LABELS:
         raise ValueError(f"namespace_prefix={shown(labels)}: it has to have two labels, such as ('memories', 'user-1')")
-    partition = tiers.hot.places.of(labels).partition
+    partition = tiers.hot_context.places.of(labels).partition
     for _ in range(2):  # again if the partition loses a key meanwhile and hot drops it
         (known,) = yield from ask_each(tiers, [(partition, lambda: complete(tiers, partition))])
         if isinstance(known, reading.Mirror):

@@ -181,7 +181,7 @@ def batch(tiers: StoreTiers, ops: list[Op]) -> Tiered[list[Result]]:
     Raises:
         TypeError, ValueError: An operation is invalid.
     """
-    places, reads = tiers.hot.places, copies.Reads(ops)
+    places, reads = tiers.hot_context.places, copies.Reads(ops)
     puts: list[PutOp] = []
     writes: dict[Partition, dict[bytes, PutOp]] = {}
     for position, op in enumerate(ops):
@@ -295,7 +295,7 @@ def _begin(tiers: StoreTiers, writes: Writes) -> Tiered[list[Begun]]:
 
 
 def _begun(tiers: StoreTiers, begun: Begun) -> Operation[Begun]:
-    reply = yield from ask(tiers.hot, begun.with_notes, scripts.BEGIN_WRITES, (begun.writer, *begun.fields))
+    reply = yield from ask(tiers.hot_context, begun.with_notes, scripts.BEGIN_WRITES, (begun.writer, *begun.fields))
     change, left = reply.values
     return begun._replace(change=change, left=left)
 
@@ -333,7 +333,7 @@ def _with_copies(tiers: StoreTiers, begun: Begun, ops: Mapping[bytes, PutOp], it
     new_copies, is_whole = [], items is not None
     for field in begun.fields:
         item = items.get((tuple(ops[field].namespace), ops[field].key)) if items else None
-        copy = Copy(field) if item is None else copies.copy_of(tiers.hot, field, item, _ttl(tiers, ops[field]))
+        copy = Copy(field) if item is None else copies.copy_of(tiers.hot_context, field, item, _ttl(tiers, ops[field]))
         tiers.counts.refused += copy is None
         is_whole = is_whole and copy is not None
         new_copies.append(copy or Copy(field))
@@ -349,11 +349,11 @@ def _end_all(tiers: StoreTiers, ends: Sequence[Begun]) -> Operation[list[int]]:
 
 def _ended(tiers: StoreTiers, begun: Begun) -> Operation[int]:
     """End a write in hot. Returns the number of stored copies."""
-    reply = yield from ask(tiers.hot, begun.with_notes, scripts.END_WRITES, begun.end())
+    reply = yield from ask(tiers.hot_context, begun.with_notes, scripts.END_WRITES, begun.end())
     if reply.code != StoreReply.EMPTIED:
         with reading_store(begun.partition.keys[0]):
             return int(reply.values[0])
-    yield Call(scripts.WITHDRAW, tiers.hot.keyspace.directory, (begun.partition.member, reply.values[0]))
+    yield Call(scripts.WITHDRAW, tiers.hot_context.keyspace.directory, (begun.partition.member, reply.values[0]))
     return 0
 
 

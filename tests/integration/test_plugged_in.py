@@ -39,7 +39,7 @@ from redis_saver import (
 from redis_saver._client import loops
 from redis_saver._common import logs
 from redis_saver._checkpoint import scripts
-from redis_saver._tiered import backlog as queues
+from redis_saver._tiered import backlog, flush_queue
 from redis_saver.telemetry import instrument, log_slow_calls
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"])
@@ -475,8 +475,8 @@ async def until(done: Callable[[], Any], seconds: float = 30) -> None:
 @pytest.fixture
 async def behind(target: Target, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A saver in write-behind mode with short pauses after outages, and its cold saver."""
-    monkeypatch.setattr(queues, "MAX_BACKOFF", 0.1)
-    monkeypatch.setattr(queues, "SCAN_INTERVAL", 0.1)
+    monkeypatch.setattr(flush_queue, "MAX_BACKOFF", 0.1)
+    monkeypatch.setattr(backlog, "SCAN_INTERVAL", 0.1)
     cold = Cold()
     kind: Any = AsyncTieredSaver if target.flavour == "async" else TieredSaver
     saver = kind(target.uniform().saver, cold, mode="write-behind", flush_interval=0.02, flush_workers=3)

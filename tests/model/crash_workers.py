@@ -30,7 +30,7 @@ from tests.support.uniform import Uniform
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
 from redis_saver._tiered import context
-from redis_saver._tiered import backlog as flush_queue
+from redis_saver._tiered import backlog, flush_queue
 from redis_saver._tiered import flushing
 
 FAILURES = (redis.ConnectionError, redis.TimeoutError, OSError, psycopg.OperationalError)
@@ -44,8 +44,8 @@ TTL = 60
 
 
 QUICK = {
-    (flushing, "FLUSH_LEASE"): 4000, (context, "WRITER_GONE"): 6000, (flush_queue, "SCAN_INTERVAL"): 0.5,
-    (flush_queue, "SCAN_LEASE"): 1000, (flush_queue, "MAX_BACKOFF"): 0.5, (flushing, "MAX_PAUSE"): 1,
+    (flushing, "FLUSH_LEASE"): 4000, (context, "WRITER_GONE"): 6000, (backlog, "SCAN_INTERVAL"): 0.5,
+    (backlog, "SCAN_LEASE"): 1000, (flush_queue, "MAX_BACKOFF"): 0.5, (flushing, "MAX_PAUSE"): 1,
 }  # fmt: skip
 """Time limits for dead processes, in seconds instead of minutes. Calls of cold are shorter (see `pool`)."""
 

@@ -17,7 +17,7 @@ from tests.support.wrappers import Meanwhile, ran, script_of
 from redis_saver import BacklogFull
 from redis_saver._common.names import Keyspace
 from redis_saver._tiered import scripts
-from redis_saver._tiered import backlog as flush_queue
+from redis_saver._tiered import backlog
 from redis_saver._tiered.flushing import flush_what_goes
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis", "cluster"], indirect=True)
@@ -42,7 +42,7 @@ async def write(uniform: Uniform, thread: str, number: int) -> None:
 
 
 async def scanned(uniform: Uniform) -> None:
-    await ran(uniform, uniform.saver._context.backlog.scan())
+    await ran(uniform, uniform.saver._context.backlog_count.scan())
 
 
 @pytest.mark.parametrize(("limit", "shares", "margin"), [(40, 1000, 0), (40, 20, 4 * 2)])
@@ -50,7 +50,7 @@ async def scanned(uniform: Uniform) -> None:
 async def test_the_backlog_limit_holds_over_all_processes(
     tiers: Tiers, monkeypatch: Any, limit: int, shares: int, margin: int
 ) -> None:
-    monkeypatch.setattr(flush_queue, "SHARES", shares)
+    monkeypatch.setattr(backlog, "SHARES", shares)
     writers = [await tiers.uniform(**BEHIND, max_backlog=limit, backlog_timeout=0) for _ in range(4)]
     full = 0
     for number in range(1, 31):
@@ -163,7 +163,7 @@ async def test_the_count_is_never_too_low(tiers: Tiers, seed: int) -> None:
             await ran(process, flush_what_goes(process.saver._context, thread))
         else:
             context = process.saver._context
-            await ran(process, context.backlog.report())
+            await ran(process, context.backlog_count.report())
 
     for _ in range(60):
         process = chance.choice(processes)
@@ -175,10 +175,10 @@ async def test_the_count_is_never_too_low(tiers: Tiers, seed: int) -> None:
             here._driver = works
         else:
             await act(process)
-        unreported = sum(one.saver._context.backlog._written for one in processes)
+        unreported = sum(one.saver._context.backlog_count._written for one in processes)
         assert counted(tiers) + unreported >= dirty(tiers)
     for process in processes:
-        await ran(process, process.saver._context.backlog.report())
+        await ran(process, process.saver._context.backlog_count.report())
     await scanned(processes[0])
     assert counted(tiers) == dirty(tiers)
 

@@ -29,8 +29,8 @@ from redis_saver._tiered import scripts
 from redis_saver._engine.requests import Call
 from redis_saver._engine.runner import Driver
 from redis_saver._tiered import context
-from redis_saver._tiered import backlog as flush_queue
-from redis_saver._tiered import flushers, flushing
+from redis_saver._tiered import backlog, flush_queue
+from redis_saver._tiered import workers, flushing
 from redis_saver._tiered.requests import ColdCall
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
@@ -42,7 +42,7 @@ SOON = 15.0
 
 @pytest.fixture
 def quick(monkeypatch: Any) -> None:
-    monkeypatch.setattr(flush_queue, "SCAN_INTERVAL", 0.1)
+    monkeypatch.setattr(backlog, "SCAN_INTERVAL", 0.1)
 
 
 async def until(done: Callable[[], Awaitable[Any]], seconds: float = SOON) -> None:
@@ -328,7 +328,7 @@ async def test_a_lost_ack_is_repeated(tiers: Tiers) -> None:
 
 
 async def looked(tiers: Tiers, uniform: Uniform, **how: Any) -> Any:
-    return await done(tiers, uniform, flushers.scan_in_turn(uniform.saver._context), **how)
+    return await done(tiers, uniform, workers.scan_in_turn(uniform.saver._context), **how)
 
 
 @pytest.mark.parametrize(
@@ -349,23 +349,23 @@ async def test_a_stopped_scanner_resumes_its_scan(tiers: Tiers) -> None:
     """Another process takes over when the lease expires."""
     uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     await written(uniform)
-    operation = flushers.scan_in_turn(uniform.saver._context)
+    operation = workers.scan_in_turn(uniform.saver._context)
     await asked(uniform, next(operation))
     operation.close()
     assert await looked(tiers, other) == []
     assert await looked(tiers, uniform) == ["thread"]
-    tiers.later(flush_queue.SCAN_LEASE)
-    operation = flushers.scan_in_turn(uniform.saver._context)
+    tiers.later(backlog.SCAN_LEASE)
+    operation = workers.scan_in_turn(uniform.saver._context)
     await asked(uniform, next(operation))
-    tiers.later(flush_queue.SCAN_LEASE)
+    tiers.later(backlog.SCAN_LEASE)
     assert await looked(tiers, other) == ["thread"]
 
 
 async def test_a_long_scan_renews_its_lease(tiers: Tiers, monkeypatch: Any) -> None:
-    monkeypatch.setattr(flush_queue, "SCAN_LEASE", -1)
+    monkeypatch.setattr(backlog, "SCAN_LEASE", -1)
     uniform = await tiers.uniform(**BEHIND)
     await written(uniform)
-    operation, sent = uniform.saver._context.backlog.scan(renews_lease=True), list[Any]()
+    operation, sent = uniform.saver._context.backlog_count.scan(renews_lease=True), list[Any]()
     request = operation.send(await asked(uniform, next(operation)))  # the first request reads the count
     sent.append(request)
     assert getattr(request, "arguments", ())[:1] == ("PEXPIRE",)
@@ -374,8 +374,8 @@ async def test_a_long_scan_renews_its_lease(tiers: Tiers, monkeypatch: Any) -> N
 
 def test_documented_limits_match_the_constants(target_name: str) -> None:
     assert flush_queue.MAX_BACKOFF >= flushing.MAX_PAUSE
-    assert flush_queue.CATCH_UP == flush_queue.MAX_BACKOFF + flush_queue.SCAN_INTERVAL == 15
-    assert flush_queue.TAKE_OVER * 1000 == max(flushing.FLUSH_LEASE, flush_queue.SCAN_LEASE) == 30_000
+    assert flush_queue.CATCH_UP == flush_queue.MAX_BACKOFF + backlog.SCAN_INTERVAL == 15
+    assert flush_queue.TAKE_OVER * 1000 == max(flushing.FLUSH_LEASE, backlog.SCAN_LEASE) == 30_000
 
 
 # -- write intents
@@ -582,7 +582,7 @@ async def test_a_refused_record_is_logged_once(tiers: Tiers, caplog: Any) -> Non
     last = await uniform.put(config("a\nb"), *following(1))
     await uniform.put_writes(last, [("n", 1)], "task")
     for brought in (1, 0, 0):
-        assert await ran(uniform, flushers.flush_some(uniform.saver._context, "a\nb", at_once=True)) == brought
+        assert await ran(uniform, workers.flush_some(uniform.saver._context, "a\nb", at_once=True)) == brought
     assert [one.getMessage() for one in caplog.records] == [
         "cold refused a record of thread 'a\\nb', which is retried: ValueError: no such writes"
     ]

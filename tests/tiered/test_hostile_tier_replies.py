@@ -31,7 +31,7 @@ from tests.support.servers import url_of
 
 from redis_saver import RedisSaver, TieredSaver
 from redis_saver._tiered import context
-from redis_saver._tiered import flushers, flushing
+from redis_saver._tiered import workers, flushing
 
 
 def put(saver: TieredSaver) -> None:
@@ -53,7 +53,7 @@ CALLS: dict[str, Callable[[TieredSaver], Any]] = {
     "history": lambda saver: saver.get_delta_channel_history(config=WHERE, channels=["delta", "n"]),
     "threads": lambda saver: (list(saver.threads()), saver.get_thread("thread")),
     "flush": flush,
-    "scan": lambda saver: saver._driver.run(flushers.scan_in_turn(saver._context)),
+    "scan": lambda saver: saver._driver.run(workers.scan_in_turn(saver._context)),
     "delete_thread": lambda saver: saver.delete_thread("thread"),
     "expiry": lambda saver: (saver.set_thread_ttl("thread", "1h"), saver.unpin("thread")),
 }

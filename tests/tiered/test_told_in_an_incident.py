@@ -22,8 +22,8 @@ from tests.support.wrappers import ran
 from redis_saver import RedisSaver, TieredSaver
 from redis_saver._cli.main import main
 from redis_saver._common.names import Keyspace
-from redis_saver._tiered import backlog, flushers
-from redis_saver._tiered.backlog import LiveTiers
+from redis_saver._tiered import backlog, counts as live_counts, workers
+from redis_saver._tiered.counts import LiveTiers
 
 REDIS = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 
@@ -49,7 +49,7 @@ async def test_the_age_grows_while_all_workers_hang_in_a_locked_table(
 ) -> None:
     """The scan waits for no worker: six threads are dirty, and each of the four workers hangs."""
     monkeypatch.setattr(backlog, "SCAN_INTERVAL", 0.1)
-    monkeypatch.setattr(backlog, "HANGS_AFTER", 0.5)
+    monkeypatch.setattr(live_counts, "HANGS_AFTER", 0.5)
     uniform = await tiers.uniform(mode="write-behind", flush_interval=0.1)
     threads = [f"t{number}" for number in range(6)]
     for thread in threads:
@@ -79,7 +79,7 @@ async def test_the_age_grows_while_all_workers_hang_in_a_locked_table(
 
 def test_the_age_follows_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     counts, now = LiveTiers(), [1000.0]
-    monkeypatch.setattr(backlog, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(live_counts, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def told(seconds: float = 0) -> tuple[float, float | None]:
         now[0] += seconds
@@ -140,7 +140,9 @@ def test_a_lost_backlog_is_counted_once_and_logged(caplog: pytest.LogCaptureFixt
     server.kill()
     server.start()
     asyncio.run(until(lambda: one.stats().tiers.lost_records or other.stats().tiers.lost_records))
-    asyncio.run(until(lambda: one._context.backlog.suspected is None and other._context.backlog.suspected is None))
+    asyncio.run(
+        until(lambda: one._context.backlog_count.suspected is None and other._context.backlog_count.suspected is None)
+    )
     assert one.stats().tiers.lost_records + other.stats().tiers.lost_records == 14
     lost = [record for record in caplog.records if "lost its data" in record.getMessage()]
     assert [record.levelno for record in lost] == [logging.WARNING]
@@ -172,8 +174,8 @@ def test_an_outage_of_redis_is_no_error_of_a_worker(monkeypatch: pytest.MonkeyPa
 async def stepped(uniform: Uniform) -> int:
     """Do what the scanning worker does. Returns the number of lost records so far."""
     context = uniform.saver._context
-    await ran(uniform, flushers._scan_step(context, context.flush_queue))
-    assert context.backlog.suspected is None
+    await ran(uniform, workers._scan_step(context, context.flush_queue))
+    assert context.backlog_count.suspected is None
     return int(uniform.saver.stats().tiers.lost_records)
 
 
@@ -261,7 +263,7 @@ async def test_a_failed_comparison_is_repeated(tiers: Tiers) -> None:
     await all_gone(tiers)
     works = tiers.fails(one)
     context = one.saver._context
-    await ran(one, flushers._scan_step(context, context.flush_queue))
+    await ran(one, workers._scan_step(context, context.flush_queue))
     assert one.saver.stats().tiers.last_error.startswith("ConnectionError")
     works()
     assert await stepped(one) == 5

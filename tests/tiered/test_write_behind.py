@@ -56,8 +56,8 @@ from redis_saver._common.names import Keyspace
 from redis_saver._serde.serializer import FastSerializer
 from redis_saver._storage.framing import pack
 from redis_saver._tiered import context
-from redis_saver._tiered import backlog as flush_queue
-from redis_saver._tiered import flushers, flushing
+from redis_saver._tiered import backlog
+from redis_saver._tiered import workers, flushing
 
 pytestmark = pytest.mark.also_on(cluster="async", redis62="sync")
 
@@ -344,7 +344,7 @@ async def test_both_modes_share_a_thread(tiers: Tiers) -> None:
 async def test_a_write_through_saver_flushes_the_backlog_of_others(tiers: Tiers) -> None:
     uniform, through = await tiers.uniform(**BEHIND), await tiers.uniform()
     await written(uniform)
-    assert await ran(through, flushers.flush_some(through.saver._context, "thread", at_once=True)) == 6
+    assert await ran(through, workers.flush_some(through.saver._context, "thread", at_once=True)) == 6
     await written(uniform, "another")
     assert await through.flush(timeout=30) == 0
     assert len(await (await tiers.cold_uniform()).list(None)) == 6
@@ -366,7 +366,7 @@ async def test_repeated_writes_keep_their_indexes_in_cold(tiers: Tiers) -> None:
 
 async def test_other_processes_flush_the_backlog_of_a_dead_one(tiers: Tiers, monkeypatch: Any) -> None:
     """They find it by a scan."""
-    monkeypatch.setattr(flush_queue, "SCAN_INTERVAL", 0.05)
+    monkeypatch.setattr(backlog, "SCAN_INTERVAL", 0.05)
     uniform = await tiers.uniform(**BEHIND)
     for name in ("one", "two", "{three}:*"):
         await written(uniform, name)

@@ -23,9 +23,10 @@ from redis_saver._common.display import shown
 from redis_saver._common.logs import Log, ignoring
 from redis_saver._engine.requests import Batch, Call, Command, Sleep
 from redis_saver._tiered import backlog, scripts
-from redis_saver._tiered.backlog import FlushQueue, Scanned
+from redis_saver._tiered.backlog import Scanned
 from redis_saver._tiered.context import Tiers
 from redis_saver._tiered.drivers import AsyncTieredDriver, SyncTieredDriver
+from redis_saver._tiered.flush_queue import FlushQueue
 from redis_saver._tiered.flushing import flush
 from redis_saver._tiered.requests import Parallel, Tiered, attempt
 from redis_saver.errors import ColdTimeout, LoopEnded
@@ -47,14 +48,14 @@ def scan_in_turn(tiers: Tiers) -> Tiered[list[str]]:
     After an error this process releases the scan lease. If hot does not answer, it keeps the lease's token and may scan
     at the next attempt.
     """
-    key, began = tiers.hot.keyspace.scanning, time.monotonic()
+    key, began = tiers.hot_context.keyspace.scanning, time.monotonic()
     token, is_scanning = tiers.leases.token(key), False
     try:
         is_scanning = bool((yield Call(scripts.PUBLISH, (key,), (token, backlog.SCAN_LEASE, b"1"))))
         if not is_scanning:
-            yield from tiers.backlog.report()
+            yield from tiers.backlog_count.report()
             return []
-        scanned = yield from tiers.backlog.scan(renews_lease=True)
+        scanned = yield from tiers.backlog_count.scan(renews_lease=True)
         pause = max(backlog.SCAN_INTERVAL, 20 * (time.monotonic() - began))
         yield Call(scripts.PUBLISH, (key,), (b"", int(1000 * pause), b""))
     except BaseException as error:
@@ -74,7 +75,7 @@ def _scan_step(tiers: Tiers, queue: FlushQueue) -> Tiered[bool]:
     try:
         for thread in (yield from scan_in_turn(tiers)):
             queue.note(thread, 0.0)
-        if tiers.backlog.suspected:
+        if tiers.backlog_count.suspected:
             yield from _count_losses(tiers, queue)
     except Exception as error:  # noqa: BLE001 - the next scan may succeed
         tiers.counts.last_error = tiers.log_text(error)
@@ -88,7 +89,7 @@ def _count_losses(tiers: Tiers, queue: FlushQueue) -> Tiered[None]:
 
     A thread that was flushed or deleted leaves keys in hot. So if all are there, only the count was lost.
     """
-    keyspace, count, suspected = tiers.hot.keyspace, tiers.backlog, tiers.backlog.suspected
+    keyspace, count, suspected = tiers.hot_context.keyspace, tiers.backlog_count, tiers.backlog_count.suspected
     of_threads = [keyspace.tier_keys(thread) for thread in queue.witnesses]
     kept = [(keys.index_key, keys.data_key, keys.dirty, keys.flush) for keys in of_threads]
     found = (yield Batch([Command(("EXISTS", *keys), keys) for keys in kept])) if kept else []
@@ -120,7 +121,7 @@ def flush_some(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: flo
     """
     flushed, failed = None, None
     try:
-        if at_once or not (yield from tiers.backlog.pause()):
+        if at_once or not (yield from tiers.backlog_count.pause()):
             flushed = yield from flush(tiers, thread, at_once=at_once, seconds=seconds)
         failed = flushed.failed[0] if flushed and flushed.failed else None
     except Exception as error:  # noqa: BLE001 - it must not hold up other threads
@@ -145,7 +146,9 @@ def drain(tiers: Tiers, workers: int, timeout: float | None) -> Tiered[int]:
     def left() -> float:
         return max(0.0, deadline - time.monotonic())
 
-    while (scanned := (yield from _scan(tiers, left))).records and left() and not (yield from tiers.backlog.pause()):
+    while (
+        (scanned := (yield from _scan(tiers, left))).records and left() and not (yield from tiers.backlog_count.pause())
+    ):
         waiting = iter(scanned.threads)
 
         def take() -> Tiered[int] | None:
@@ -173,7 +176,7 @@ def _scan(tiers: Tiers, left: Callable[[], float]) -> Tiered[Scanned]:
     failures = 0
     while True:
         try:
-            return (yield from tiers.backlog.scan())
+            return (yield from tiers.backlog_count.scan())
         except Exception as error:
             failures += 1
             tiers.counts.last_error = tiers.log_text(error)
