@@ -42,8 +42,8 @@ dirty, and a flush writes it to cold (`intents.enroll`). Until then only its new
 - **Flushers** (`flushing.py`, `workers.py`) claim one thread at a time. An ack removes a record only if it has not
   changed since the claim, so a record that was written again stays. A fenced flusher's ack shows it that another one
   has taken over, and queues everything again that the fenced one may have overwritten in cold. After an error a flusher
-  releases its claim, or continues it with its token (`context.Leases`). See `CATCH_UP` and `TAKE_OVER` in `flush_queue.py`
-  for the time until cold has everything.
+  releases its claim, or continues it with its token (`context.Leases`). See `CATCH_UP` and `TAKE_OVER` in
+  `flush_queue.py` for the time until cold has everything.
 - **Deletions** are records too, and come first in their thread. Until cold has deleted the thread, its data in cold do
   not count.
 - **Rollbacks.** One script removes a run's checkpoints in hot, under the new owner's token, and records their ids

@@ -37,7 +37,7 @@ ACTORS: dict[str, Callable[[Any], Any]] = {
     "deleter": batching(PutOp(NS, "k", None)),
     "reader": batching(GetOp(NS, "k"), GetOp((*NS, "deep"), "l")),
     "searcher": batching(SearchOp(NS, limit=100)),
-    "cleaner": lambda tiers: namespaces.count(tiers.hot, ()),
+    "cleaner": lambda tiers: namespaces.count(tiers.hot_context, ()),
     "warmer": lambda tiers: copies.warm(tiers, NS),
 }
 BEFORE = ["nothing", "in cold", "in both", "all in both"]
