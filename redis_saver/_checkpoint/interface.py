@@ -270,7 +270,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
 
     # -- threads
 
-    def new_thread(self, config: RunnableConfig | None = None) -> str:
+    def new_thread(self, config: RunnableConfig | None = None, *, prefix: str = "") -> str:
         """Return a name for a new thread. Nobody has used it. Names sort by time.
 
         Over two tiers, hot remembers that cold has nothing of the thread, so its first turn does not ask cold
@@ -281,12 +281,19 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         Args:
             config: A config of the thread's runs. Only its `thread_ttl` counts: hot remembers for this time. Default: a
                 day.
-        """
-        return self._run(self._new_thread_gen(configs.ttl_of(config)), "new_thread")
+            prefix: Beginning of the name, such as that of a tenant: `acme:`.
 
-    async def anew_thread(self, config: RunnableConfig | None = None) -> str:
+        Raises:
+            LimitExceeded: The name would be too long.
+            TypeError, ValueError: An argument is invalid.
+        """
+        return self._run(self._new_thread_gen(configs.ttl_of(config), configs.name(prefix, "prefix")), "new_thread")
+
+    async def anew_thread(self, config: RunnableConfig | None = None, *, prefix: str = "") -> str:
         """`new_thread` for asyncio."""
-        return await self._arun(self._new_thread_gen(configs.ttl_of(config)), "new_thread")
+        return await self._arun(
+            self._new_thread_gen(configs.ttl_of(config), configs.name(prefix, "prefix")), "new_thread"
+        )
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread: its checkpoints, values and writes in all namespaces, in one step.

@@ -440,7 +440,7 @@ class Ownership:
         try:
             yield
         except (*self._owner_driver.failures, RedisSaverError) as error:  # type: ignore[attr-defined]
-            text = "thread %s was not given back, as far as known; its lease runs out: %s"
+            text = "could not release thread %s, so it stays owned until its lease ends: %s"
             _LOG.warning(text, shown(self._terms.thread), error_text(error))
 
     async def _renew(self) -> None:

@@ -12,7 +12,7 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from redis_saver._checkpoint import listing, pruning, scripts
 from redis_saver._checkpoint.ownership import Owner, Record
-from redis_saver._common import config, names, times
+from redis_saver._common import config, limits, names, times
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import Argument, Batch, Call, Operation, Stream
 from redis_saver._storage import header
@@ -112,10 +112,12 @@ class ThreadQuery(NamedTuple):
 ANY = ThreadQuery()
 
 
-def new_thread(context: Context, remembered: int | None) -> Operation[str]:  # noqa: ARG001 - over two tiers they count
+def new_thread(context: Context, remembered: int | None, prefix: str) -> Operation[str]:  # noqa: ARG001 - for two tiers
     """Return a name for a new thread. Sends nothing."""
     yield from ()
-    return names.new_thread()
+    thread = prefix + names.new_thread()
+    limits.check_name(context.limits, thread, "a thread")
+    return thread
 
 
 def delete_thread(context: Context, thread: str) -> Operation[None]:

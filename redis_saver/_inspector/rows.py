@@ -279,7 +279,7 @@ def _row(entry: Entry, parent: Entry | None, hides: Hides, *, is_continued: bool
     failed = [message for write in made if not hides(write.channel) for message in _failed_tools(write.value)]
     state = task_state([write.channel for write in special]) or ("tool failed" if failed else "")
     state = "answered" if state == "interrupted" and is_continued else state
-    notice = _notice(special, failed, hides, is_answered=state == "answered")
+    notice = _notice(entry, special, failed, hides, is_answered=state == "answered")
     preview = "" if failed or ran == (_START,) else one_line(_preview(entry, parent, made, hides), _LINE)
     values = [(write.channel, write.value) for write in (*made, *special)]
     return TreeRow(
@@ -299,10 +299,16 @@ def _made(entry: Entry, parent: Entry | None, ran: Sequence[str]) -> Sequence[Wr
     return sorted(its or (changed if is_loop else ()), key=lambda write: write.path)
 
 
-def _notice(special: Sequence[WriteHead], failed: Sequence[BaseMessage], hides: Hides, *, is_answered: bool) -> str:
-    """Return questions, answers, and errors of tasks and tools, in one line."""
+def _notice(
+    entry: Entry, special: Sequence[WriteHead], failed: Sequence[BaseMessage], hides: Hides, *, is_answered: bool
+) -> str:
+    """Return questions, answers, and errors of tasks and tools, in one line. Errors name their nodes."""
     verbs = {**_SPECIAL, INTERRUPT: "asked"} if is_answered else _SPECIAL
-    said = [f"{verb}: {text}" for channel, verb in verbs.items() for text in _answers(special, channel, hides)]
+    said = list[str]()
+    for channel, verb in verbs.items():
+        for write in [write for write in special if write.channel == channel]:
+            node = node_of(entry, write) if channel == ERROR else None
+            said.append(f"{node} {verb}: {_answer(write, hides)}" if node else f"{verb}: {_answer(write, hides)}")
     said += [gist(message, hides) for message in failed]
     return one_line(", ".join(dict.fromkeys(said)), _LINE)
 
@@ -346,11 +352,9 @@ _OF_USERS = {*_SPECIAL, _RETURNED, "__previous__", "__return__", "__root__"}
 """Channels with such names that hold values of users: also results, and the state of functions and of single values."""
 
 
-def _answers(special: Sequence[WriteHead], channel: str, hides: Hides) -> Iterator[str]:
-    for write in special:
-        if write.channel == channel:
-            values = write.value if isinstance(write.value, (list, tuple)) else [write.value]
-            yield "masked" if hides(channel) else ", ".join(gist(each, hides) for each in values[:_CHANNELS])
+def _answer(write: WriteHead, hides: Hides) -> str:
+    values = write.value if isinstance(write.value, (list, tuple)) else [write.value]
+    return "masked" if hides(write.channel) else ", ".join(gist(each, hides) for each in values[:_CHANNELS])
 
 
 def _preview(entry: Entry, parent: Entry | None, made: Sequence[WriteHead], hides: Hides) -> str:

@@ -335,6 +335,10 @@ class Source:
             listed = ", ".join(printable(one.checkpoint_id or "") for one in chosen[:_MAX_LISTED])
             more = f" and {len(chosen) - _MAX_LISTED:,} more" if len(chosen) > _MAX_LISTED else ""
             raise EndpointError(f"{len(chosen):,} checkpoints begin or end with {shown(part)}: {listed}{more}")
+        if not chosen and part and self.in_redis(address.thread_id) is not None:
+            raise ThreadNotFound(
+                f"no checkpoint id of thread {shown(address.thread_id)} begins or ends with {shown(part)}"
+            )
         return self.get(chosen[0] if chosen else address)
 
     def addresses(self, thread: str) -> list[Address]:

@@ -38,7 +38,8 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP
@@ -78,11 +79,18 @@ def aead(key: bytes) -> Any:
     Raises:
         ImportError: The extra is not installed.
     """
-    try:
+    with needing_extra():
         from cryptography.hazmat.primitives.ciphers.aead import AESSIV  # noqa: PLC0415 - an extra
+    return AESSIV(key)
+
+
+@contextmanager
+def needing_extra() -> Iterator[None]:
+    """Add the remedy to an `ImportError` of the block."""
+    try:
+        yield
     except ImportError as error:
         raise ImportError(f"encryption needs more packages: pip install 'redis-saver[encryption]' ({error})") from error
-    return AESSIV(key)
 
 
 def new_id() -> bytes:
@@ -92,8 +100,9 @@ def new_id() -> bytes:
 
 def derived(key: bytes, purpose: bytes, size: int) -> bytes:
     """Return a key that is derived from another one, by HKDF."""
-    from cryptography.hazmat.primitives import hashes  # noqa: PLC0415 - an extra
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
+    with needing_extra():
+        from cryptography.hazmat.primitives import hashes  # noqa: PLC0415 - an extra
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
 
     return HKDF(hashes.SHA256(), size, None, purpose).derive(key)
 

@@ -14,7 +14,7 @@ from redis_saver._checkpoint.guards import GuardedScript, writer_of
 from redis_saver._checkpoint.ownership import Record, Terms
 from redis_saver._checkpoint.pruning import Pruned, added
 from redis_saver._checkpoint.retention import Retention
-from redis_saver._common import config, names
+from redis_saver._common import config, limits, names
 from redis_saver._common.display import shown
 from redis_saver._engine.replies import RollBackReply
 from redis_saver._engine.requests import Call, Command, Operation, Sleep
@@ -33,10 +33,11 @@ NEW_KEPT = 24 * 3600 * 1000
 """Milliseconds for which hot remembers that a thread is new. After that, its first turn asks cold, as for any name."""
 
 
-def new_thread(tiers: Tiers, remembered: int | None) -> Operation[str]:
+def new_thread(tiers: Tiers, remembered: int | None, prefix: str) -> Operation[str]:
     """Make a name for a new thread, and let hot remember for some milliseconds that cold has nothing of it."""
     for _ in range(_ATTEMPTS):
-        thread, nonce = names.new_thread(), uuid4().hex
+        thread, nonce = prefix + names.new_thread(), uuid4().hex
+        limits.check_name(tiers.hot_context.limits, thread, "a thread")
         keys = tiers.hot_context.keyspace.tier_keys(thread)
         reply = yield Call(scripts.NEW_THREAD, keys, (nonce, remembered or NEW_KEPT, DELETIONS_KEPT))
         if reply == 1:

@@ -958,6 +958,7 @@ def test_either_end_of_its_id_names_a_checkpoint(place: Place) -> None:
         made = checkpoint({"n": 1}, {"n": f"{number}"}, checkpoint_id=f"{number:03}-many")
         place.saver.put(config("t"), made, {"source": "loop", "step": 0, "parents": {}}, made["channel_versions"])
     assert "20 checkpoints begin or end with 'many'" in place.refused("show", "t", "many")
+    assert "no checkpoint id of thread 't' begins or ends with 'none'" in place.refused("show", "t", "none")
     assert "and 15 more" in place.refused("diff", "t", "many")
 
 

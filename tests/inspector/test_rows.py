@@ -169,7 +169,7 @@ def test_subgraphs_failures_and_masked_values() -> None:
     make_failed(saver, "fails")
     drawn = [(lane, row) for lane, _, row in text_tree(turns(Source(saver).entries("t", None, None, 100)))]
     assert {bool(row.entry.ns) for lane, row in drawn if "┊" in lane} == {True}
-    assert [row.notice for row in rows_of(saver, "fails")][-1].startswith("failed: ValueError")
+    assert [row.notice for row in rows_of(saver, "fails")][-1].startswith("bot failed: ValueError")
     for patterns, hidden, kept in (
         (["token", "password"], [SECRET], "search(q: <script>, token: masked)"),
         (["content", "args", "password"], [SECRET, "weather"], "ai: masked calls search(masked)"),

@@ -20,6 +20,7 @@ from tests.support.wrappers import Around, asked, script_of
 from redis_saver import DecodeError, ThreadNotFound
 from redis_saver._engine.requests import Call
 from redis_saver._tiered import scripts, threads
+from redis_saver.errors import LimitExceeded
 
 pytestmark = pytest.mark.also_on(cluster="sync")
 
@@ -247,3 +248,17 @@ async def test_without_tiers_it_is_only_a_name(target: Target) -> None:
     for wrong in ({"configurable": {"thread_ttl": "soon"}}, {"configurable": 1}, "thread"):
         with pytest.raises((TypeError, ValueError)):
             await saver.new_thread(wrong)
+
+
+@pytest.mark.plain("names are not encrypted")
+async def test_a_name_begins_with_a_prefix(tiers: Tiers) -> None:
+    uniform = await tiers.uniform()
+    for saver in (uniform, Uniform(uniform.saver.hot)):
+        made = [await saver.new_thread(prefix="acme:é*{") for _ in range(2)]
+        assert made == sorted(made) and all(name.startswith("acme:é*{") and UUID(name[8:]) for name in made)
+        before = tiers.target.keys()
+        with pytest.raises(LimitExceeded, match="a thread that begins with"):
+            await saver.new_thread(prefix="x" * 16_384)
+        assert tiers.target.keys() == before
+    await put(uniform, config(made[0]))
+    assert [info.thread_id for info in await uniform.threads(thread_prefix="acme:")] == made[:1]
