@@ -953,12 +953,11 @@ def test_either_end_of_its_id_names_a_checkpoint(place: Place) -> None:
     for part in ("1f1e", "f"):
         said = place.refused("show", "t", part)
         assert f"begin or end with '{part}'" in said and IDS[1] in said and IDS[2] in said
-    assert "'3f' of namespace '' of thread 't' is not there" in place.refused("show", "t", "3f")
+    assert "no checkpoint id of thread 't' begins or ends with '3f'" in place.refused("show", "t", "3f")
     for number in range(20):
         made = checkpoint({"n": 1}, {"n": f"{number}"}, checkpoint_id=f"{number:03}-many")
         place.saver.put(config("t"), made, {"source": "loop", "step": 0, "parents": {}}, made["channel_versions"])
     assert "20 checkpoints begin or end with 'many'" in place.refused("show", "t", "many")
-    assert "no checkpoint id of thread 't' begins or ends with 'none'" in place.refused("show", "t", "none")
     assert "and 15 more" in place.refused("diff", "t", "many")
 
 
