@@ -6,8 +6,9 @@ import inspect
 import os
 import pkgutil
 import sys
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, closing
-from typing import Any
+from typing import Any, Literal
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
@@ -16,7 +17,7 @@ from redis_saver._cli.servers import Cold, postgres_url
 from redis_saver._common.display import counted, error_text, shown
 from redis_saver._inspector.health import Finding
 from redis_saver._tiered.saver import AsyncTieredSaver, TieredSaver
-from redis_saver._tiered.trial import CLOCKS, DELETIONS, HISTORIES, tried
+from redis_saver._tiered.trial import CLOCKS, DELETIONS, HISTORIES, LISTS, Difference, tried
 from redis_saver.errors import EndpointError
 
 _KEPT = "5m"
@@ -54,19 +55,25 @@ async def of_cold(url: str, prefix: str, named: str) -> list[Finding]:
     if not differences:
         what = f"{kind} can be cold: {counted(questions, 'answer')} are those of Redis after it has lost the thread"
         return [Finding("ok", "cold", what)]
-    return [
-        Finding("error", "cold", f"{kind}: {each.about}: {each.first} ({counted(each.answers, 'answer')})", remedy)
-        for each in differences
-        for remedy in [f"{_REMEDIES.get(each.about, _OTHERWISE)}: {_PAGE}"]
-    ]
+    return [_finding(kind, each) for each in differences]
+
+
+def _finding(kind: str, found: Difference) -> Finding:
+    severity, remedy = _REMEDIES.get(found.about, _OTHERWISE)
+    what = f"{kind}: {found.about}: {found.first} ({counted(found.answers, 'answer')})"
+    return Finding(severity, "cold", what, f"{remedy}: {_PAGE}")
 
 
 _PAGE = "redis-saver docs tiered#which-savers-can-be-cold"
-_OTHERWISE = "over this saver a conversation changes when Redis has lost it. Use another one"
-_REMEDIES = {
-    CLOCKS: "keep the clocks of all workers together, or use another saver",
-    DELETIONS: "over this saver a thread that was deleted leaves something behind. Use another one",
-    HISTORIES: "use this saver only for graphs without a DeltaChannel",
+_OTHERWISE: tuple[Literal["error", "warning"], str] = (
+    "error",
+    "over this saver a conversation changes when Redis has lost it. Use another one",
+)
+_REMEDIES: Mapping[str, tuple[Literal["error", "warning"], str]] = {
+    CLOCKS: ("warning", "keep the clocks of all workers together, or use another saver"),
+    DELETIONS: ("error", "over this saver a deleted thread leaves something behind. Use another one"),
+    HISTORIES: ("warning", "use this saver only for graphs without a DeltaChannel"),
+    LISTS: ("warning", "over this saver copy_thread() leaves out subgraphs. Use another one if you call it"),
 }
 
 

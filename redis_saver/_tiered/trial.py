@@ -21,8 +21,11 @@ from redis_saver._common.display import error_text, shown
 from redis_saver._serde import fallback
 from redis_saver._storage.opaque import same
 
-HISTORIES, CLOCKS, DELETIONS = "histories of a DeltaChannel", "clocks that differ", "deletions"
-"""Subjects that matter to some services only."""
+HISTORIES, LISTS, CLOCKS, DELETIONS = (
+    *("histories of a DeltaChannel", "lists of a whole thread"),
+    *("clocks that differ", "deletions"),
+)
+"""Subjects that do not matter to every service."""
 _NO_TASK, _A, _B, _D, _E, _F = (f"{number:08}-0000-0000-0000-000000000000" for number in range(6))
 """Ids of tasks. LangGraph makes UUIDs, and the first one is that of writes without a task, such as an update's."""
 CHILD, GRANDCHILD = f"child:{_A}", f"child:{_A}|node:{_B}"
@@ -180,7 +183,10 @@ async def _answers(saver: AnySaver, thread: str, skewed: str) -> AsyncIterator[t
             yield (about, question), answer
     for listed, options in _LISTS:
         where, more = _listing(thread, listed, options)
-        yield ("lists", f"list({listed!r}, {options})"), await _said(_ids(saver, where, more))
+        yield (
+            (LISTS if listed is None else "lists", f"list({listed!r}, {options})"),
+            await _said(_ids(saver, where, more)),
+        )
     for ns, id_ in _IDS[:_OF_ROOT]:
         where = to_config(thread, ns, id_)
         histories = saver.aget_delta_channel_history(config=where, channels=["log", "text"])
@@ -212,10 +218,8 @@ def _by_channel(writes: Any) -> Any:
     LangGraph applies writes in the order of their tasks' paths, which it knows. So their order matters within a channel
     of a task, and in a history.
     """
-    if not writes:
-        return writes
     values = dict[str, list[Any]]()
-    for task, channel, value in writes:
+    for task, channel, value in writes or ():
         values.setdefault(f"{task} {channel}", []).append(value)
     return dict(sorted(values.items()))
 
