@@ -81,8 +81,7 @@ def _doctor(servers: Servers, *, cold: str | None = None, as_json: bool = JSON) 
     The server: what the scripts rely on, version, role, persistence, eviction, memory, slow scripts, missing rights.
     The threads: damage, threads that never expire, orphaned threads, the backlog for cold.
     It writes a few keys of its own for some milliseconds, and reads no values. The command check reads them.
-    With --cold it also tries whether a saver can be the cold tier: a thread of its own lives, leaves Redis, must read
-    the same, and is deleted.
+    With --cold it also tries whether a saver can be the cold tier. Redis loses a thread, which must then read the same.
 
     Options:
         cold SAVER: postgresql://user@host/database, or MODULE:NAME of a saver, or of a function that returns one or a
