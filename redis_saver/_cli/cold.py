@@ -6,8 +6,9 @@ import inspect
 import os
 import pkgutil
 import sys
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, closing
-from typing import Any
+from typing import Any, Literal
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
@@ -16,7 +17,7 @@ from redis_saver._cli.servers import Cold, postgres_url
 from redis_saver._common.display import counted, error_text, shown
 from redis_saver._inspector.health import Finding
 from redis_saver._tiered.saver import AsyncTieredSaver, TieredSaver
-from redis_saver._tiered.trial import tried
+from redis_saver._tiered.trial import CLOCKS, DELETIONS, HISTORIES, LISTS, Difference, tried
 from redis_saver.errors import EndpointError
 
 _KEPT = "5m"
@@ -54,14 +55,26 @@ async def of_cold(url: str, prefix: str, named: str) -> list[Finding]:
     if not differences:
         what = f"{kind} can be cold: {counted(questions, 'answer')} are those of Redis after it has lost the thread"
         return [Finding("ok", "cold", what)]
-    remedy = f"over this saver a conversation changes when Redis has lost it. Use another one: {_PAGE}"
-    return [
-        Finding("error", "cold", f"{kind}: {each.about}: {each.first} ({counted(each.answers, 'answer')})", remedy)
-        for each in differences
-    ]
+    return [_finding(kind, each) for each in differences]
+
+
+def _finding(kind: str, found: Difference) -> Finding:
+    severity, remedy = _REMEDIES.get(found.about, _OTHERWISE)
+    what = f"{kind}: {found.about}: {found.first} ({counted(found.answers, 'answer')})"
+    return Finding(severity, "cold", what, f"{remedy}: {_PAGE}")
 
 
 _PAGE = "redis-saver docs tiered#which-savers-can-be-cold"
+_OTHERWISE: tuple[Literal["error", "warning"], str] = (
+    "error",
+    "over this saver a conversation changes when Redis has lost it. Use another one",
+)
+_REMEDIES: Mapping[str, tuple[Literal["error", "warning"], str]] = {
+    CLOCKS: ("warning", "keep the clocks of all workers together, or use another saver"),
+    DELETIONS: ("error", "over this saver a deleted thread leaves something behind. Use another one"),
+    HISTORIES: ("warning", "use this saver only for graphs without a DeltaChannel"),
+    LISTS: ("warning", "over this saver copy_thread() leaves out subgraphs. Use another one if you call it"),
+}
 
 
 async def _opened(named: str, stack: AsyncExitStack) -> tuple[Any, bool]:
@@ -73,21 +86,20 @@ async def _opened(named: str, stack: AsyncExitStack) -> tuple[Any, bool]:
     if "://" in named:
         return stack.enter_context(closing(Cold(postgres_url(named) or "", 1, setup=False))).saver, False
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as `python -m` does
+    is_async = False
     try:
         made = pkgutil.resolve_name(named)
         if not isinstance(made, BaseCheckpointSaver) and callable(made):
             made = made()
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise EndpointError(
-            f"--cold {shown(named)}: write postgresql://... or MODULE:NAME. {error_text(error)}"
-        ) from error
-    is_async = False
-    if inspect.isawaitable(made):
-        made, is_async = await made, True
-    if not isinstance(made, BaseCheckpointSaver) and hasattr(made, "__aenter__"):
-        made, is_async = await stack.enter_async_context(made), True
-    elif not isinstance(made, BaseCheckpointSaver) and hasattr(made, "__enter__"):
-        made = stack.enter_context(made)
+        if inspect.isawaitable(made):
+            made, is_async = await made, True
+        if not isinstance(made, BaseCheckpointSaver) and hasattr(made, "__aenter__"):
+            made, is_async = await stack.enter_async_context(made), True
+        elif not isinstance(made, BaseCheckpointSaver) and hasattr(made, "__enter__"):
+            made = stack.enter_context(made)
+    except Exception as error:  # a module of others raises what it likes
+        form = "write postgresql://... or MODULE:NAME, which is a saver or makes one"
+        raise EndpointError(f"--cold {shown(named)}: {form}. {error_text(error)}") from error
     if not isinstance(made, BaseCheckpointSaver):
         raise EndpointError(f"--cold {shown(named)} is {shown(made)}, and no LangGraph saver")
     return made, is_async

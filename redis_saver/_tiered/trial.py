@@ -7,7 +7,7 @@ something, a conversation continues differently once Redis has lost it.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
@@ -21,7 +21,14 @@ from redis_saver._common.display import error_text, shown
 from redis_saver._serde import fallback
 from redis_saver._storage.opaque import same
 
-CHILD, GRANDCHILD = "child:1", "child:1|node:2"
+HISTORIES, LISTS, CLOCKS, DELETIONS = (
+    *("histories of a DeltaChannel", "lists of a whole thread"),
+    *("clocks that differ", "deletions"),
+)
+"""Subjects that do not matter to every service."""
+_NO_TASK, _A, _B, _D, _E, _F = (f"{number:08}-0000-0000-0000-000000000000" for number in range(6))
+"""Ids of tasks. LangGraph makes UUIDs, and the first one is that of writes without a task, such as an update's."""
+CHILD, GRANDCHILD = f"child:{_A}", f"child:{_A}|node:{_B}"
 _LATE, _FIRST, _SECOND, _FORKED, _THIRD = (f"{number:032}.0.5" for number in range(5))
 """Versions. LangGraph's savers make such texts. A saver may also make ints or floats, as in the subgraphs here."""
 _CHANNELS: dict[str, str | int | float] = dict.fromkeys(("text", "count", "share", "nothing", "log"), _FIRST)
@@ -56,22 +63,41 @@ async def tried(alone: AnySaver, before: AnySaver, after: AnySaver, gone: AnySav
         The number of questions, and what changed.
     """
     thread = f"redis-saver-doctor-{os.urandom(8).hex()}"
+    skewed = f"{thread}-clocks"
     changed = dict[str, list[str]]()
     try:
-        await _live(alone, thread)
-        await _live(before, thread)
-        expected = {place: answer async for place, answer in _answers(alone, thread)}
-        found = {place: answer async for place, answer in _answers(after, thread)}
+        for saver in (alone, before):
+            await _live(saver, thread)
+            await _live_under_two_clocks(saver, skewed)
+        expected = {place: answer async for place, answer in _answers(alone, thread, skewed)}
+        found = {place: answer async for place, answer in _answers(after, thread, skewed)}
     finally:
-        for saver in (after, before, alone):
-            await saver.adelete_thread(thread)
-    async for place, answer in _left(gone, thread):
-        expected[place], found[place] = None, answer
-    await gone.adelete_thread(thread)
+        errors = [
+            await _said(saver.adelete_thread(name)) for saver in (after, before, alone) for name in (thread, skewed)
+        ]
+    if error := next(filter(None, errors), None):
+        changed[DELETIONS] = [f"delete_thread raises {error.rstrip(': ')}, so this saver keeps {thread}"]
+    else:
+        async for place, answer in _left(gone, thread):
+            expected[place], found[place] = None, answer
+        await gone.adelete_thread(thread)
     for (about, question), wanted in expected.items():
         if not same(wanted, answer := found.get((about, question))):
-            changed.setdefault(about, []).append(f"{question}: {shown(wanted)} is {shown(answer)}")
+            changed.setdefault(about, []).append(f"{question}: {_apart(wanted, answer)}")
     return len(expected), [Difference(about, texts[0], len(texts)) for about, texts in changed.items()]
+
+
+def _apart(wanted: Any, answer: Any, *path: object) -> str:
+    """Return the first part in which two answers differ, and its place in them."""
+    parts: Iterable[Any] = ()
+    if isinstance(wanted, Mapping) and isinstance(answer, Mapping):
+        parts = [(name, wanted.get(name), answer.get(name)) for name in {**wanted, **answer}]
+    elif isinstance(wanted, list) and isinstance(answer, list) and len(wanted) == len(answer):
+        parts = zip(range(len(wanted)), wanted, answer, strict=True)
+    for place, one, other in parts:
+        if not same(one, other):
+            return _apart(one, other, *path, place)
+    return f"{''.join(f'[{place!r}]' for place in path)} {shown(wanted)} is {shown(answer)}".lstrip()
 
 
 async def _live(saver: AnySaver, thread: str) -> None:
@@ -79,14 +105,14 @@ async def _live(saver: AnySaver, thread: str) -> None:
     first = _checkpoint(1, _VALUES, _CHANNELS, {"__input__": {}, "node": {"text": _CHANNELS["text"]}})
     await saver.aput(to_config(thread, "", ""), first, _metadata("input", -1), _CHANNELS)
     at_first = to_config(thread, "", first["id"])
-    for path, task in (("~__pregel_pull, b", "task a"), ("~__pregel_pull, a", "task b"), ("", "task c")):
+    for path, task in (("~__pregel_pull, b", _A), ("~__pregel_pull, a", _B), ("", _NO_TASK)):
         writes = [("text", f"of {task}"), ("nothing", None), ("text", [task]), ("log", [task, 1])]
         await saver.aput_writes(at_first, writes, task, path)
         await saver.aput_writes(at_first, [("text", "too late"), *writes[1:]], task, path)
     for question in ("first?", "second?"):  # the newest counts
-        await saver.aput_writes(at_first, [(INTERRUPT, [question])], "task b", "~__pregel_pull, a")
-    await saver.aput_writes(at_first, [(RESUME, ["yes", None])], "task b", "~__pregel_pull, a")
-    await saver.aput_writes(at_first, [(ERROR, "it failed")], "task d", "~__pregel_pull, d")
+        await saver.aput_writes(at_first, [(INTERRUPT, [question])], _B, "~__pregel_pull, a")
+    await saver.aput_writes(at_first, [(RESUME, ["yes", None])], _B, "~__pregel_pull, a")
+    await saver.aput_writes(at_first, [(ERROR, "it failed")], _D, "~__pregel_pull, d")
 
     versions = {**_CHANNELS, **dict.fromkeys(("text", "count", "share", "log"), _SECOND)}
     new: dict[str, str | int | float] = {name: version for name, version in versions.items() if version == _SECOND}
@@ -96,7 +122,7 @@ async def _live(saver: AnySaver, thread: str) -> None:
     second = _checkpoint(2, values, versions, seen)
     await saver.aput(at_first, second, _metadata("loop", 0), new)
     at_second = to_config(thread, "", second["id"])
-    await saver.aput_writes(at_second, [("log", ["b", None]), (TASKS, "a task")], "task e", "~__pregel_pull, e")
+    await saver.aput_writes(at_second, [("log", ["b", None]), (TASKS, "a task")], _E, "~__pregel_pull, e")
     emptied = {**versions, "text": _THIRD, "log": _THIRD}
     rest = {name: value for name, value in values.items() if name not in ("text", "log")}
     third = _checkpoint(3, rest, emptied, seen)
@@ -109,9 +135,14 @@ async def _live(saver: AnySaver, thread: str) -> None:
         inner = _checkpoint(5, {"inner": [ns, None]}, {"inner": version}, {"inside": {"inner": version}})
         metadata: Any = {**_metadata("loop", 0), "parents": {"": second["id"]}}
         await saver.aput(to_config(thread, ns, ""), inner, metadata, {"inner": version})
-        await saver.aput_writes(to_config(thread, ns, inner["id"]), [("inner", b"\0\xff")], "task f", "path")
-    late = _checkpoint(0, {"text": "put late, with the lowest id"}, {"text": _LATE}, {})
-    await saver.aput(to_config(thread, "", ""), late, _metadata("update", 9), {"text": _LATE})
+        await saver.aput_writes(to_config(thread, ns, inner["id"]), [("inner", b"\0\xff")], _F, "~__pregel_pull, a")
+
+
+async def _live_under_two_clocks(saver: AnySaver, thread: str) -> None:
+    """Put a checkpoint, then one with a lower id, as a worker does whose clock is behind."""
+    for number, version in ((1, _FIRST), (0, _LATE)):
+        saved = _checkpoint(number, {"text": version}, {"text": version}, {})
+        await saver.aput(to_config(thread, "", ""), saved, _metadata("update", number), {"text": version})
 
 
 def _id(number: int) -> str:
@@ -128,8 +159,8 @@ def _metadata(source: str, step: int) -> Any:
     return {"source": source, "step": step, "parents": {}, **_METADATA}
 
 
-_OF_ROOT = 5
-_IDS = [("", _id(number)) for number in range(_OF_ROOT)] + [(CHILD, _id(5)), (GRANDCHILD, _id(5))]
+_OF_ROOT = 4
+_IDS = [("", _id(number)) for number in range(1, _OF_ROOT + 1)] + [(CHILD, _id(5)), (GRANDCHILD, _id(5))]
 _LISTS: Sequence[tuple[str | None, Mapping[str, Any]]] = (
     ("", {}),
     (None, {}),
@@ -142,7 +173,7 @@ _LISTS: Sequence[tuple[str | None, Mapping[str, Any]]] = (
 )
 
 
-async def _answers(saver: AnySaver, thread: str) -> AsyncIterator[tuple[tuple[str, str], Any]]:
+async def _answers(saver: AnySaver, thread: str, skewed: str) -> AsyncIterator[tuple[tuple[str, str], Any]]:
     """Ask everything. Yields each part of an answer with its subject and the question. An error is an answer, too."""
     newest: list[tuple[str, str | None]] = [(ns, None) for ns in ("", CHILD, GRANDCHILD, "none")]
     for ns, checkpoint_id in (*newest, *_IDS):
@@ -152,11 +183,17 @@ async def _answers(saver: AnySaver, thread: str) -> AsyncIterator[tuple[tuple[st
             yield (about, question), answer
     for listed, options in _LISTS:
         where, more = _listing(thread, listed, options)
-        yield ("lists", f"list({listed!r}, {options})"), await _said(_ids(saver, where, more))
+        yield (
+            (LISTS if listed is None else "lists", f"list({listed!r}, {options})"),
+            await _said(_ids(saver, where, more)),
+        )
     for ns, id_ in _IDS[:_OF_ROOT]:
         where = to_config(thread, ns, id_)
         histories = saver.aget_delta_channel_history(config=where, channels=["log", "text"])
-        yield ("histories of a DeltaChannel", id_), await _said(histories)
+        yield (HISTORIES, id_), await _said(histories)
+    newest_of = _said(saver.aget_tuple(to_config(skewed, "", "")))
+    yield (CLOCKS, "get_tuple('', newest)"), getattr(saved := await newest_of, "checkpoint", saved)
+    yield (CLOCKS, "list('', {})"), await _said(_ids(saver, to_config(skewed, "", ""), {}))
 
 
 async def _parts(asked: Any) -> AsyncIterator[tuple[str, Any]]:
@@ -172,7 +209,19 @@ async def _parts(asked: Any) -> AsyncIterator[tuple[str, Any]]:
     yield "versions that nodes have seen", _typed(checkpoint.pop("versions_seen"))
     yield "other fields", checkpoint
     yield "metadata", saved.metadata
-    yield "pending writes", saved.pending_writes
+    yield "pending writes", _by_channel(saved.pending_writes)
+
+
+def _by_channel(writes: Any) -> Any:
+    """Return the values that each task wrote to each channel.
+
+    LangGraph applies writes in the order of their tasks' paths, which it knows. So their order matters within a channel
+    of a task, and in a history.
+    """
+    values = dict[str, list[Any]]()
+    for task, channel, value in writes or ():
+        values.setdefault(f"{task} {channel}", []).append(value)
+    return dict(sorted(values.items()))
 
 
 def _typed(versions: Any) -> Any:
@@ -206,13 +255,13 @@ async def _left(saver: AnySaver, thread: str) -> AsyncIterator[tuple[tuple[str, 
     for ns, checkpoint_id in _IDS:
         answer = await _said(saver.aget_tuple(to_config(thread, ns, checkpoint_id)))
         yield (
-            ("deletions", f"get_tuple({ns!r}, {checkpoint_id})"),
+            (DELETIONS, f"get_tuple({ns!r}, {checkpoint_id})"),
             "a checkpoint" if isinstance(answer, CheckpointTuple) else answer,
         )
     first = _checkpoint(1, _VALUES, _CHANNELS, {})
     await saver.aput(to_config(thread, "", ""), first, _metadata("input", -1), _CHANNELS)
     again: Any = await saver.aget_tuple(to_config(thread, "", first["id"]))
-    yield ("deletions", "pending writes of a checkpoint that was put again"), again.pending_writes or None
+    yield (DELETIONS, "pending writes of a checkpoint that was put again"), again.pending_writes or None
 
 
 async def _said(asked: Any) -> Any:
