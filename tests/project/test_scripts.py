@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from enum import IntEnum
 from pathlib import Path
 
@@ -147,6 +148,27 @@ def test_declared_rules_are_known_and_hold(name: str) -> None:
     assert (script.on_primary is not None, script.is_confirmed, script.is_owned) == tuple(
         rule in rules for rule in ("reads", "confirmed", "owned")
     )
+
+
+@each(
+    {
+        "if a then\n  --- @include lib/f\n  f()\nend\n": True,
+        "if a then\n--- @include lib/f\nf()\nend\n": True,
+        "local function g()\n--- @include lib/f\nend\n": True,
+        "for i = 1, 2 do repeat\n--- @include lib/f\nuntil f()\nend\n": True,
+        "--- @include lib/g\n": True,
+        "--- @include lib/f\nif f() then f() end\n": False,
+        "local a = 'if' -- do\nif a then return end\n--- @include lib/f\n": False,
+    }.items()
+)
+def test_an_include_inside_a_block_is_refused(case: tuple[str, bool]) -> None:
+    """The rest of the script would not see its functions."""
+    source, is_refused = case
+    files = {"a/script": source, "lib/f": "local function f() return 1 end\n", "lib/g": "do\n--- @include lib/f\nend\n"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scripts, "_read", files.__getitem__)
+        with pytest.raises(ValueError, match="includes lib/f inside a block") if is_refused else nullcontext():
+            assert "local function f()" in scripts.load("a/script").text
 
 
 def test_a_checkout_has_the_scripts_in_its_folder_lua() -> None:
