@@ -136,7 +136,7 @@ WRITES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each(NAMES)
 def test_declared_rules_are_known_and_hold(name: str) -> None:
     """A script without a write has only the rule `reads`."""
     said = re.findall(r"^-- Rules: (.*)\.$", split(name)[0], re.MULTILINE)
@@ -177,9 +177,8 @@ def test_a_checkout_has_the_scripts_in_its_folder_lua() -> None:
 
 def test_every_lua_function_is_called() -> None:
     sources = [re.sub(r"--.*", "", path.read_text()) for path in FOLDER.glob("*/*.lua")]
-    for source in sources:
-        for name in re.findall(r"\bfunction (\w+)\(", source):
-            assert any(re.search(rf"(?<!function )\b{name}\b", each) for each in sources), name
+    names = {name for source in sources for name in re.findall(r"\bfunction (\w+)\(", source)}
+    assert not [name for name in names if not any(re.search(rf"(?<!function )\b{name}\b", each) for each in sources)]
 
 
 @each(NAMES)
