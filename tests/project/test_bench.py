@@ -85,7 +85,7 @@ def bench(*arguments: str) -> str:
     return done.stdout
 
 
-def test_smallest_run_has_every_row_and_field(postgres: str, tmp_path: Path) -> None:
+def test_smallest_run_has_every_row_and_field(empty_database: str, tmp_path: Path) -> None:
     """All savers and stores on Postgres share that of the tests, instead of starting four."""
     asked_for = ",".join(["langgraph-checkpoint-redis", *SAVERS, *TIERS])
     stores = (
@@ -94,7 +94,7 @@ def test_smallest_run_has_every_row_and_field(postgres: str, tmp_path: Path) -> 
         "--redis-modules-url",
         "redis://127.0.0.1:1",
     )  # no server listens there
-    stores += ("--postgres-url", postgres)
+    stores += ("--postgres-url", empty_database)
     said = bench("--smallest", "--savers", asked_for, *stores, "--results", str(tmp_path), "--name", "smallest")
     found = json.loads((tmp_path / "smallest.json").read_text())
     assert found == json.loads((tmp_path / "latest.json").read_text())
