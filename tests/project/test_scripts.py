@@ -192,21 +192,9 @@ def test_every_called_lua_function_is_defined(name: str) -> None:
     assert called - words <= made
 
 
-CODES = {
-    "checkpoint/get": replies.GetReply,
-    "checkpoint/history": replies.HistoryReply,
-    "checkpoint/take_ownership": replies.OwnershipReply,
-    "tiered/put_behind": replies.PutReply,
-    "tiered/put_through": replies.PutReply,
-    "tiered/put_writes_behind": replies.PutReply,
-    "tiered/begin_intent": replies.IntentReply,
-    "tiered/repair": replies.RepairReply,
-    "tiered/roll_back": replies.RollBackReply,
-    "tiered/fill_lease": replies.FillLeaseReply,
-    "tiered/fill": replies.FillReply,
-    "tiered/claim": replies.ClaimReply,
-    "tiered/ack": replies.AckReply,
-}
+KINDS = [kind for kind in vars(replies).values() if isinstance(kind, type) and issubclass(kind, IntEnum)][1:]
+CODES = {name: kind for kind in KINDS for name in re.findall(r"`lua/(\w+/\w+)\.lua`", kind.__doc__ or "")}
+"""The codes of each script. The docstring of the codes names it."""
 
 
 @each(NAMES)
@@ -226,10 +214,7 @@ def test_reply_codes_match_in_lua_and_python(name: str) -> None:
 
 
 def test_every_reply_code_belongs_to_a_script() -> None:
-    kinds = {kind for kind in vars(replies).values() if isinstance(kind, type) and issubclass(kind, IntEnum)} - {
-        IntEnum
-    }
-    assert kinds == {*CODES.values(), replies.StoreReply}
+    assert {*KINDS} == {*CODES.values(), replies.StoreReply} and {*CODES} <= {*NAMES}
     of_stores = {
         code
         for name in NAMES
