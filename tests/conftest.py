@@ -15,7 +15,7 @@ from tests.support import seeds
 from hypothesis import HealthCheck, settings
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.store.postgres import PostgresStore
-from tests.support.servers import TARGETS, url_of
+from tests.support.servers import TARGETS, new_database, url_of
 from tests.support.store_tiering import StoreTiers
 from tests.support.tiering import Tiers
 from tests.support.uniform import Target, Uniform
@@ -227,12 +227,16 @@ def postgres() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture
+def empty_database(postgres: str) -> str:
+    """A database of the test's own."""
+    return new_database(postgres)
+
+
 @pytest.fixture(scope="session")
 def database(postgres: str) -> str:
     """A database with LangGraph's tables. Tests empty it, as making one takes longer than most tests."""
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute("CREATE DATABASE tiers")
-    url = postgres.rpartition("/")[0] + "/tiers"
+    url = new_database(postgres)
     with PostgresSaver.from_conn_string(url) as saver:
         saver.setup()
     return url
@@ -251,9 +255,7 @@ async def tiers(target: Target, database: str) -> AsyncIterator[Tiers]:
 @pytest.fixture(scope="session")
 def store_database(postgres: str) -> str:
     """A database with the tables of LangGraph's store. Tests empty it."""
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute("CREATE DATABASE stores")
-    url = postgres.rpartition("/")[0] + "/stores"
+    url = new_database(postgres)
     with PostgresStore.from_conn_string(url) as store:
         store.setup()
     return url

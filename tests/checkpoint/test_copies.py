@@ -1,130 +1,104 @@
-"""Long values are not copied needlessly, and only our own serializer gets anything but bytes."""
+"""copy_thread. See also the names in `test_values.py`, other writers in `test_concurrency.py`, and foreign keys in `test_faults.py`."""
 
 from __future__ import annotations
 
-import json
-import pickle
-import tracemalloc
-from collections.abc import Callable
+from collections import Counter
 from typing import Any
 
 import pytest
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from tests.support import raw
+from tests.support.factories import chain, config, ids, put
+from langgraph.checkpoint.base import INTERRUPT
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import Around
 
-from redis_saver import DecodeError, Limits
-from redis_saver._common.limits import Allowance
-from redis_saver._serde import fallback
-from redis_saver._serde.cutter import PUBLIC
-from redis_saver._serde.serializer import FastSerializer
-from redis_saver._storage import chunks, codec
-from redis_saver._storage.chunks import digest
-from redis_saver._storage.framing import pack
+from redis_saver._engine.requests import Call
 
-SIZE = 4_000_000
-LONG = "x" * SIZE
+pytestmark = pytest.mark.also_on(cluster="async", redis62="sync", fakeredis="async", lua54="sync")
 
 
-class Bare:
-    """The parts of a saver that encoding a value needs."""
-
-    compression = None
-    limits = Limits()
-    data_keys = None
-    digest = staticmethod(digest)
-    gear = PUBLIC
-
-    def __init__(self, serde: Any) -> None:
-        self.serde = serde
-
-
-def written(value: Any) -> bytes:
-    """Return a value as it is stored whole, as older releases stored long texts."""
-    kind, data = FastSerializer().dumps_typed(value)
-    return b"%d:%b%b" % (len(kind), kind.encode(), data)
-
-
-def read(serde: Any, stored: bytes) -> Any:
-    return codec.decode_value(Bare(serde), stored, {}, "value", "place", Allowance(Limits(), ""))
-
-
-def taken(act: Callable[[], Any]) -> float:
-    """Peak memory of a call, in sizes of the long value."""
-    act()
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        tracemalloc.reset_peak()
-        act()
-        return (tracemalloc.get_traced_memory()[1] - before) / SIZE
-    finally:
-        tracemalloc.stop()
+async def test_a_copy_has_all_data_of_its_source(saver: Uniform, target: Target) -> None:
+    configs = await chain(saver, "source", 130, thread_id="source", run_id="r")
+    await chain(saver, "source", 3, ns="sub")
+    await saver.put_writes(configs[3], [("n", 1), (INTERRUPT, "?")], "task", "path")
+    await saver.put_writes(config("source", "", "zz"), [("n", 1)], "early")
+    await chain(saver, "target", 2)
+    await saver.copy_thread("source", "target")
+    source, copied = [await saver.list(config(thread, None)) for thread in ("source", "target")]
+    assert len(copied) == 133
+    for mine, theirs in zip(copied, source, strict=True):
+        assert mine.checkpoint == theirs.checkpoint
+        assert mine.pending_writes == theirs.pending_writes
+        assert mine.metadata == {
+            **theirs.metadata,
+            **({"thread_id": "target"} if "thread_id" in theirs.metadata else {}),
+        }
+        assert mine.config["configurable"] == {**theirs.config["configurable"], "thread_id": "target"}
+        assert (mine.parent_config is None) == (theirs.parent_config is None)
+    assert len(target.keys()) == 4
+    infos = {info.thread_id: info for info in await saver.threads()}
+    assert infos["source"].checkpoints == infos["target"].checkpoints
+    data = {thread: target.raw.hgetall(saver.saver._context.keyspace.keys(thread).data_key) for thread in infos}
+    for thread, info in infos.items():
+        assert info == await saver.get_thread(thread)
+        raw.check_counters(data[thread])
+        assert info.bytes == raw.counters(data[thread])["bytes"]
+    assert data["source"].keys() | {b"@copy"} == data["target"].keys()
+    await saver.delete_for_runs(["r"])
+    assert len(await saver.list(config("source", None))) == 3
+    assert len(await saver.list(config("target", None))) == 133
+    await put(saver, config("target", "", "zz"), {"n": 1}, checkpoint_id="zzz")
 
 
-@pytest.mark.parametrize("serde", [FastSerializer(), JsonPlusSerializer(), FastSerializer(pickle_fallback=True)])
-def test_reading_a_long_value_makes_no_second_copy(serde: Any) -> None:
-    stored = written(LONG)
-    assert read(serde, stored) == LONG
-    assert taken(lambda: read(serde, stored)) < 1.1
+async def test_a_copy_of_nothing_or_of_itself_changes_nothing(saver: Uniform) -> None:
+    await chain(saver, "t", 2)
+    before = await saver.list(config("t"))
+    await saver.copy_thread("absent", "t")
+    await saver.copy_thread("t", "t")
+    await saver.copy_thread("absent", "other")
+    assert await saver.list(config("t")) == before
+    assert await saver.list(config("other")) == []
 
 
-def test_reading_a_long_value_in_chunks_makes_one_copy_for_the_serializer() -> None:
-    saver, texts = Bare(FastSerializer()), [f"{number} " * 60 for number in range(20_000)]
-    stored = codec.encode_value(saver, texts, "value")
-    joined = chunks.join(stored.value, stored.chunks, Allowance(Limits(), ""))
-    size = len(saver.serde.dumps_typed(texts)[1])
-    assert taken(lambda: chunks.typed_bytes(joined)) * SIZE < 1.2 * size
+async def test_a_copy_is_independent_of_its_source(saver: Uniform) -> None:
+    configs = await chain(saver, "source", 3)
+    await saver.copy_thread("source", "target")
+    await put(
+        saver, config("target", "", configs[-1]["configurable"]["checkpoint_id"]), {"n": "new"}, versions={"n": "9"}
+    )
+    assert len(await saver.list(config("source"))) == 3
+    await saver.delete_thread("source")
+    assert len(await saver.list(config("target"))) == 4
 
 
-def test_packing_a_record_makes_no_second_copy() -> None:
-    data = LONG.encode()
-    assert taken(lambda: pack([b"0", data, b"n"])) < 1.1
+@pytest.mark.parametrize(
+    ("target_name", "before"),
+    [
+        *(("redis", 3), ("cluster", "promote")),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("redis", "promote"), ("cluster", 3))),
+    ],
+)
+@pytest.mark.parametrize("flavour", ["sync"])
+@pytest.mark.parametrize("lost", [("index",), ("data",), ("index", "data")])
+async def test_a_copy_starts_again_if_its_staged_keys_are_lost(target: Target, lost: Any, before: Any) -> None:
+    """After a failover or an eviction during the copy, the target never gets a part of it."""
+    uniform = target.uniform()
+    await chain(uniform, "source", 700)
+    saver = target.blocking()
+    seen: Counter[str] = Counter()
 
+    def around(request: Any) -> Any:
+        if isinstance(request, Call):
+            seen[request.script.name] += 1
+            at = "promote" if request.script.name == "promote" else seen["stage"]
+            if request.script.name in ("stage", "promote") and at == before and not seen["lost"]:
+                seen["lost"] += 1
+                staged = [key for key in target.keys() if b"{target}" in key]
+                target.raw.unlink(*(key for key in staged if any(f"}}:{kind}.".encode() in key for kind in lost)))
+        return (yield request)
 
-def test_bytes_json_and_pickle_come_back_with_their_types() -> None:
-    serde = FastSerializer(pickle_fallback=True)
-    data = LONG.encode()
-    for value in (data, bytearray(data)):
-        found = read(serde, written(value))
-        assert (type(found), found) == (type(value), value)
-    for stored in (b"4:json" + json.dumps(LONG).encode(), b"6:pickle" + pickle.dumps(LONG)):
-        assert read(serde, stored) == LONG
-    found = read(serde, written({"a": {1: data}}))
-    assert type(found["a"][1]) is bytes
-
-
-class Own(FastSerializer):
-    """A serializer that returns the type of its input."""
-
-    def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        return type(data[1]), super().loads_typed(data)
-
-
-class Wrapper:
-    """A serializer that delegates everything."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-
-def test_foreign_serializers_get_bytes() -> None:
-    stored = written(LONG)
-    patched = FastSerializer()
-    patched.loads_typed = Own().loads_typed  # type: ignore[method-assign]
-    for serde in (Own(), Wrapper(Own()), patched):
-        assert read(serde, stored) == (bytes, LONG)
-
-
-def test_an_unknown_langgraph_serializer_gets_bytes(monkeypatch: Any) -> None:
-    monkeypatch.setattr(fallback, "KNOWN", False)
-    stored = written(LONG)
-    monkeypatch.setattr(JsonPlusSerializer, "loads_typed", lambda _, data: type(data[1]))
-    assert read(FastSerializer(), stored) is bytes
-
-
-def test_a_damaged_long_value_raises_decode_error() -> None:
-    for damaged in (written(LONG)[:-1], b"7:msgpack" + b"\xc1" * SIZE):
-        with pytest.raises(DecodeError, match="'value'"):
-            read(FastSerializer(), damaged)
+    Around(saver, around)
+    saver.copy_thread("source", "target")
+    assert seen["lost"] == 1
+    assert ids(await uniform.list(config("target"))) == ids(await uniform.list(config("source")))
+    assert len([key for key in target.keys() if b"{target}" in key]) == 2

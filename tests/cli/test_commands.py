@@ -530,7 +530,7 @@ def test_prune_does_nothing_if_a_cold_tier_would_undo_a_part(place: Place, words
     assert [place.saver.get_thread(name).checkpoints for name in "abc"] == [2, 2, 2]
 
 
-def test_commands_show_and_delete_threads_of_both_tiers(place: Place, database: str) -> None:
+def test_commands_show_and_delete_threads_of_both_tiers(place: Place, database: str, empty_database: str) -> None:
     with PostgresSaver.from_conn_string(database) as cold:
         for name in {one.config["configurable"]["thread_id"] for one in cold.list(None)}:  # left by other tests
             cold.delete_thread(name)
@@ -561,8 +561,7 @@ def test_commands_show_and_delete_threads_of_both_tiers(place: Place, database: 
         assert {one.split()[0] for one in rows} == {"a", "b"}, "a damaged thread does not hide the others"
         assert place.err.startswith("damaged: 'evil\\x1b[31m\\nname': ") and place.err.count("\n") == 2
         place.saver.delete_thread(EVIL)
-        nothing = database.rpartition("/")[0] + "/postgres"
-        assert "LangGraph's tables are missing" in place.refused("threads", "--postgres", nothing)
+        assert "LangGraph's tables are missing" in place.refused("threads", "--postgres", empty_database)
         assert "not the URL of a database" in place.refused("threads", "--postgres", place.url)
         assert "is also in a cold tier" in place.refused("delete", "a", "--yes")
         assert place.run("delete", "a", "b", "--yes", *cold_words) == "deleted: a\ndeleted: b\n"

@@ -23,7 +23,7 @@ import pytest
 from tests.support.factories import checkpoint, config
 from langgraph.checkpoint.postgres import PostgresSaver
 from tests.support.proxy import Proxy
-from tests.support.servers import Server
+from tests.support.servers import Server, new_database
 from tests.support.tiering import plain, written
 from tests.support.uniform import Uniform
 
@@ -54,9 +54,7 @@ class Place:
     def __init__(self, server: Server, postgres: str) -> None:
         number = next(_numbers)
         self.redis, self.keys = server.url, f"flush{os.getpid()}-{number}"
-        with psycopg.connect(postgres, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE flush{number}")
-        self.postgres = postgres.rpartition("/")[0] + f"/flush{number}"
+        self.postgres = new_database(postgres)
         self.raw = server.client()
         self._made = [
             PostgresSaver.from_conn_string(self.postgres),
@@ -398,11 +396,8 @@ async def test_the_flusher_waits_for_both_servers(place: Place, postgres: str) -
     assert len(place.thread()) == 3
 
 
-async def test_missing_or_old_tables_are_refused(server: Server, postgres: str) -> None:
-    name = f"bare{next(_numbers)}"
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    url = postgres.rpartition("/")[0] + "/" + name
+async def test_missing_or_old_tables_are_refused(server: Server, empty_database: str) -> None:
+    name, url = f"bare{next(_numbers)}", empty_database
     options = ["--redis", server.url, "--postgres", url, "--prefix", name, "--once"]
     done = run(*options)
     assert done.returncode == 2

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 import redis
 from tests.support.factories import chain
@@ -266,14 +265,10 @@ async def test_forget_works_on_every_server(target: Target) -> None:
 
 
 @pytest.fixture
-def cold(postgres: str) -> Any:
-    name = f"forget{os.getpid()}_{next(_numbers)}"
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    url = f"{postgres.rpartition('/')[0]}/{name}"
-    with PostgresSaver.from_conn_string(url) as saver:
+def cold(empty_database: str) -> str:
+    with PostgresSaver.from_conn_string(empty_database) as saver:
         saver.setup()
-    return url
+    return empty_database
 
 
 @pytest.mark.parametrize("write", ["through", "behind"])

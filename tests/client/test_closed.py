@@ -17,11 +17,10 @@ import fakeredis
 import pytest
 import redis
 import redis.asyncio
-from tests.support.factories import chain, checkpoint, config, put
-from langchain_core.outputs import Generation
+from tests.support.factories import chain, config, put
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.store.base import GetOp
 from langgraph.store.memory import InMemoryStore
+from tests.support.methods import GIVEN, KEY, NAMESPACE, VERSIONS, methods_of
 from tests.support.servers import url_of
 from tests.support.uniform import Uniform
 
@@ -42,71 +41,8 @@ from redis_saver import (
 from redis_saver._client import loops
 
 KINDS = (RedisSaver, AsyncRedisSaver, RedisStore, AsyncRedisStore, RedisCache, AsyncRedisCache)
-AT, NAMESPACE, KEY = config("t", "", "1"), ("a", "b"), (("label",), "key")
-GIVEN = checkpoint({"n": 1}, {"n": f"{1:032}.1"})
-VERSIONS = GIVEN["channel_versions"]
-ARGUMENTS: dict[str, Any] = {
-    "get": {"saver": (config(),), "store": (NAMESPACE, "k"), "cache": ([KEY],)},
-    "put": {"saver": (config(), GIVEN, {}, VERSIONS), "store": (NAMESPACE, "k", {"v": 1})},
-    "get_tuple": (config(),),
-    "get_iter": (config(),),
-    "list": (config(),),
-    "put_writes": (AT, [("n", 1)], "task"),
-    "get_delta_channel_history": {"config": config(), "channels": ["n"]},
-    "delete_thread": ("t",),
-    "delete_for_runs": (["run"],),
-    "copy_thread": ("t", "u"),
-    "pause_flushing": (),
-    "resume_flushing": (),
-    "prune": (["t"],),
-    "own": ("t",),
-    "threads": (),
-    "get_thread": ("t",),
-    "new_thread": (),
-    "get_thread_ttl": ("t",),
-    "set_thread_ttl": ("t", "1h"),
-    "pin": ("t",),
-    "unpin": ("t",),
-    "diff": ("t", "1"),
-    "check": ("t",),
-    "key_status": (),
-    "writes": ("t",),
-    "channel_history": ("t", "n"),
-    "latest_values": {"channel": "n", "thread_ids": ["t"]},
-    "setup": (),
-    "flush": (),
-    "delete": (NAMESPACE, "k"),
-    "search": (NAMESPACE,),
-    "list_namespaces": (),
-    "batch": ([GetOp(NAMESPACE, "k")],),
-    "count": (),
-    "delete_namespace": (NAMESPACE,),
-    "sweep_ttl": (),
-    "rebuild_directory": (),
-    "warm": (NAMESPACE,),
-    "set": ({KEY: (1, None)},),
-    "clear": (),
-    "lookup": ("prompt", "model"),
-    "update": ("prompt", "model", [Generation(text="text")]),
-}
-"""Arguments of each method, by kind if they differ. `a...` methods have the same."""
-LOCAL = {
-    "stats",
-    "with_allowlist",
-    "get_next_version",
-    "from_conn_string",
-    "config_specs",
-    "serde",
-    "ttl_config",
-    "supports_ttl",
-    "embeddings",
-    "index_config",
-}
-"""Methods that send no request."""
 ALONE = {"new_thread", "anew_thread"}
 """Methods that send no request without a cold tier."""
-OTHERS = {"close", "aclose", "hot", "cold", "build_index", "abuild_index", "rotate_keys", "arotate_keys"}
-"""Methods that need more than these objects have, such as keys."""
 
 
 @pytest.fixture
@@ -114,29 +50,20 @@ def prefix() -> str:
     return f"c{random.getrandbits(64):x}"
 
 
-def family(thing: object) -> str:
-    name = type(thing).__name__
-    return next(each for each in ("saver", "store", "cache") if name.lower().endswith(each))
-
-
 async def outcome(thing: Any, method: str) -> object:
     """Result or error of a call. Iterators are drained, and `own` is entered."""
-    plain = method if method in ARGUMENTS else method.removeprefix("a")
-    arguments = ARGUMENTS[plain]
-    options: dict[str, Any] = {}
-    if isinstance(arguments, dict):
-        arguments, options = (arguments[family(thing)], {}) if family(thing) in arguments else ((), arguments)
+    arguments, options = methods_of(type(thing))[method][:2]
     call = getattr(thing, method)
 
     def in_thread() -> object:
         answer = call(*arguments, **options)
-        if plain == "own":
+        if method == "own":
             with answer:
                 return None
         return list(answer) if isinstance(answer, Iterator) else answer
 
     try:
-        if inspect.iscoroutinefunction(call) or (plain != method and plain != "own"):
+        if inspect.iscoroutinefunction(call) or method.startswith("a"):
             answer = call(*arguments, **options)
             answer = await answer if inspect.isawaitable(answer) else answer
             return [one async for one in answer] if isinstance(answer, AsyncIterator) else answer
@@ -146,8 +73,8 @@ async def outcome(thing: Any, method: str) -> object:
 
 
 def methods(thing: object) -> list[str]:
-    left_out = LOCAL | OTHERS if hasattr(thing, "cold") else LOCAL | OTHERS | ALONE
-    return sorted(name for name in dir(thing) if not name.startswith("_") and name not in left_out)
+    left_out = set() if hasattr(thing, "cold") else ALONE
+    return [name for name, each in methods_of(type(thing)).items() if each.raises_closed and name not in left_out]
 
 
 async def check_closed(thing: Any) -> None:

@@ -20,7 +20,7 @@ import pytest
 from langchain_core.documents import Document
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.store.postgres import PostgresStore
-from tests.support.servers import Server
+from tests.support.servers import Server, new_database
 from tests.support.wrappers import Around
 
 from redis_saver import FastSerializer, RedisStore
@@ -62,10 +62,7 @@ class Places:
     def url(self, kind: str) -> str:
         if kind == "ours":
             return f"{self.redis.url}/{next(_numbers)}"
-        name = f"items{os.getpid()}_{next(_numbers)}"
-        with psycopg.connect(self.postgres, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
-        url = f"{self.postgres.rpartition('/')[0]}/{name}"
+        url = new_database(self.postgres)
         with PostgresStore.from_conn_string(url) as store:
             store.setup()
         return url
@@ -720,7 +717,7 @@ def test_postgres_items_with_equal_timestamps_get_distinct_versions(
     ],
 )
 def test_invalid_arguments_give_one_line_and_write_nothing(
-    places: Places, postgres: str, tmp_path: Path, arguments: tuple[str, ...], said: str
+    places: Places, empty_database: str, tmp_path: Path, arguments: tuple[str, ...], said: str
 ) -> None:
     threads = tmp_path / "threads"
     threads.write_bytes(b"redis-saver threads 1\n")
@@ -728,7 +725,7 @@ def test_invalid_arguments_give_one_line_and_write_nothing(
         "ours": places.url("ours"),
         "file": tmp_path / "new",
         "threads": threads,
-        "empty": postgres,
+        "empty": empty_database,
         "missing": tmp_path / "missing",
     }
     prefix = "file:" if arguments[0] == "migrate" and "{threads}" in arguments else ""

@@ -41,7 +41,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 from tests.support.seeds import seeds
-from tests.support.servers import Server, free_port, url_of
+from tests.support.servers import Server, free_port, new_database, url_of
 from typing_extensions import TypedDict
 
 from redis_saver import AsyncRedisSaver, FileDamaged, RedisSaver, TieredSaver
@@ -186,9 +186,7 @@ class Places:
         if kind == "ours":
             return f"{self.redis.url}/{next(_numbers)}"
         if kind == "postgres":
-            with psycopg.connect(self.postgres, autocommit=True) as connection:
-                connection.execute(f"CREATE DATABASE {name}")
-            return f"{self.postgres.rpartition('/')[0]}/{name}"
+            return new_database(self.postgres)
         return f"{kind}:{self.folder / name}"
 
     @contextmanager

@@ -20,7 +20,7 @@ import psycopg
 from crash_workers import TTL, pool, quick, value
 from tests.support.factories import config
 from langgraph.checkpoint.postgres import PostgresSaver
-from tests.support.servers import Server
+from tests.support.servers import Server, new_database
 from tests.support.tiering import plain
 
 import redis_saver
@@ -336,13 +336,10 @@ class Arena:
         )  # fmt: skip
         self.spare: list[Worker] = []
         self.kind = seed
-        base = postgres.url.rpartition("/")[0]
         self.worlds = []
         for history in ("all", "latest"):
             name = f"kills{seed}{history}"
-            with psycopg.connect(postgres.url, autocommit=True) as connection:
-                connection.execute(f"CREATE DATABASE {name}")
-            self.worlds.append(World(name, history, self.redis.url, f"{base}/{name}"))
+            self.worlds.append(World(name, history, self.redis.url, new_database(postgres.url)))
             with self.worlds[-1].stores() as (_, _, cold):
                 cold.setup()
         self.writers = [self.writer(world) for world in self.worlds]

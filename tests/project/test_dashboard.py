@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.support.cases import case
+from tests.support.cases import check_each
 from tests.support.factories import config
 from tests.support.uniform import encryption
 from langgraph.checkpoint.memory import InMemorySaver
@@ -34,6 +34,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 DASHBOARD = json.loads((DOCS / "grafana.json").read_text())
 RULES = [rule for group in yaml.safe_load((DOCS / "alerts.yaml").read_text())["groups"] for rule in group["rules"]]
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+BY_TITLE = {(panel["id"], panel["title"]): panel for panel in PANELS}
+BY_ALERT = {rule["alert"]: rule for rule in RULES}
 QUERIES = [target["expr"] for panel in PANELS for target in panel["targets"]]
 VARIABLES = {one["name"]: one for one in DASHBOARD["templating"]["list"]}
 OF_PROMETHEUS = {"job", "le"}
@@ -76,27 +78,25 @@ def asked(query: str) -> dict[str, set[str]]:
 
 
 def test_queries_use_exported_metrics_and_labels(series: dict[str, set[str]]) -> None:
-    for query in (*QUERIES, *(rule["expr"] for rule in RULES)):
-        with case(query):
-            wanted = asked(query)
-            grouped = wanted.pop("")
-            assert wanted, "the query uses none of our metrics"
-            for name, labels in wanted.items():
-                assert name in series, name
-                assert labels | grouped <= series[name] | OF_PROMETHEUS, name
-            assert query.count("(") == query.count(")") and query.count("{") == query.count("}")
-            assert not re.search(r"\$(?!job|collection|__rate_interval)", query)
-            assert all(
-                "rate(" in query or "increase(" in query for name in wanted if name.endswith(("_total", "_bucket"))
-            )
+    def check(query: str) -> None:
+        wanted = asked(query)
+        grouped = wanted.pop("")
+        assert wanted, "the query uses none of our metrics"
+        for name, labels in wanted.items():
+            assert name in series, name
+            assert labels | grouped <= series[name] | OF_PROMETHEUS, name
+        assert query.count("(") == query.count(")") and query.count("{") == query.count("}")
+        assert not re.search(r"\$(?!job|collection|__rate_interval)", query)
+        assert all("rate(" in query or "increase(" in query for name in wanted if name.endswith(("_total", "_bucket")))
+
+    check_each((*QUERIES, *(rule["expr"] for rule in RULES)), check)
 
 
 def test_the_dashboard_shows_each_instrument(series: dict[str, set[str]]) -> None:
     """The name in Prometheus starts with the instrument's name."""
     shown = {name for query in QUERIES for name in asked(query)} - {""}
     names = [DURATION, LAST_ERROR, *(one.name for one in INSTRUMENTS)]
-    for name in names:
-        assert any(one.startswith(name.replace(".", "_")) for one in shown), name
+    assert not [name for name in names if not any(one.startswith(name.replace(".", "_")) for one in shown)]
 
 
 def test_the_metrics_page_lists_each_instrument() -> None:
@@ -119,13 +119,17 @@ def test_the_metrics_page_lists_each_instrument() -> None:
 def test_panels_are_complete_and_do_not_overlap() -> None:
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
     places = set[tuple[int, int]]()
-    for panel in PANELS:
+
+    def check(name: tuple[int, str]) -> None:
+        panel = BY_TITLE[name]
         assert panel["title"] and panel["description"] and panel["fieldConfig"]["defaults"]["unit"]
         assert [target["refId"] for target in panel["targets"]] == [*"ABCDEFGH"][: len(panel["targets"])]
         at = panel["gridPos"]
         cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
-        assert not cells & places and at["x"] + at["w"] <= 24, panel["title"]
-        places |= cells
+        assert not cells & places and at["x"] + at["w"] <= 24
+        places.update(cells)
+
+    check_each(BY_TITLE, check)
     assert set(VARIABLES) == {"datasource", "job", "collection"}
 
 
@@ -136,8 +140,10 @@ def test_variables_use_exported_labels(series: dict[str, set[str]]) -> None:
 
 
 def test_alert_rules_are_complete() -> None:
-    assert len({rule["alert"] for rule in RULES}) == len(RULES)
-    for rule in RULES:
+    assert len(BY_ALERT) == len(RULES)
+
+    def check(name: str) -> None:
+        rule = BY_ALERT[name]
         assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}
         assert re.fullmatch(r"\d+m", rule.get("for", "1m"))
         assert rule["labels"]["severity"] in ("critical", "warning")
@@ -145,3 +151,5 @@ def test_alert_rules_are_complete() -> None:
         assert text_of(rule["annotations"]["runbook"].removeprefix("redis-saver docs ")).startswith("##")
         used = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
         assert used <= asked(rule["expr"])[""]
+
+    check_each(BY_ALERT, check)

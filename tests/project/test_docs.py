@@ -20,7 +20,7 @@ import pytest
 import redis_saver
 from redis_saver._cli.docs import sections, text_of
 from tests.support import programs
-from tests.support.cases import each
+from tests.support.cases import check_each, each
 from tests.support.key_services import KeyServices
 from tests.support.servers import Server
 
@@ -64,18 +64,19 @@ def test_no_line_is_longer_than_120_characters(name: str) -> None:
 def test_every_link_has_a_target(name: str) -> None:
     page = BY_NAME[name]
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    for target in re.findall(r"(?<!`)\[[^\]]*\]\(([^)\s]+)\)", text):
-        if target.startswith("https://"):
-            continue
+
+    def check(target: str) -> None:
         path, _, anchor = target.partition("#")
         there = (page.parent / path).resolve() if path else page
-        assert there.exists(), target
-        assert page.name == "README.md" or there.is_relative_to(ROOT / "docs"), (
-            f"{target}: the site has only what is in docs/"
-        )
-        assert not anchor or anchor in sections(there.read_text()), target
-    for label in re.findall(r"\]\[(\w+)\]", text):
-        assert f"\n[{label}]: https://" in text, label
+        assert there.exists()
+        is_on_site = page.name == "README.md" or there.is_relative_to(ROOT / "docs")
+        assert is_on_site, "the site has only what is in docs/"
+        assert not anchor or anchor in sections(there.read_text())
+
+    targets = re.findall(r"(?<!`)\[[^\]]*\]\(([^)\s]+)\)", text)
+    check_each([target for target in targets if not target.startswith("https://")], check)
+    labels = re.findall(r"\]\[(\w+)\]", text)
+    assert not [label for label in labels if f"\n[{label}]: https://" not in text]
 
 
 def texts(module: Path) -> Iterator[str]:
@@ -94,8 +95,7 @@ def test_pages_are_named_by_the_command_that_shows_them() -> None:
     said += [page.read_text() for page in (*PAGES, ROOT / "docs" / "alerts.yaml")]
     named = {name for text in said for name in re.findall(r"redis-saver docs ([\w-]+(?:\.\w+)?(?:#[\w-]+)?)", text)}
     assert {"operations#rights", "servers"} <= named
-    for name in named:
-        assert text_of(name), name
+    check_each(sorted(named), text_of)
 
 
 def test_the_index_names_all_pages() -> None:

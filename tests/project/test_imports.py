@@ -8,6 +8,11 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import get_args
+
+from redis_saver._client import link
+from redis_saver._engine import requests
+from redis_saver._tiered import requests as tiered
 
 PACKAGE = Path(__file__).resolve().parents[2] / "redis_saver"
 LEAVES = {"_common", "errors", "sentinels"}
@@ -111,3 +116,11 @@ def test_architecture_names_each_module() -> None:
     page = (PACKAGE.parent / "ARCHITECTURE.md").read_text()
     names = {module.rpartition(".")[2] for module in modules()}
     assert not sorted(name for name in names if not re.search(rf"`({name}|[a-z_]*/?{name}\.py)`", page))
+
+
+def test_architecture_names_each_request() -> None:
+    page = (PACKAGE.parent / "ARCHITECTURE.md").read_text()
+    kinds = (*get_args(requests.Request), *get_args(get_args(link.Exchange)[0]), requests.Page)
+    names = {kind.__name__ for kind in kinds} | {*str(tiered.TieredRequest).split(" | ")[1:]}
+    assert len(names) == 15
+    assert not sorted(name for name in names if f"`{name}`" not in page)

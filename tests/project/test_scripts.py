@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from enum import IntEnum
 from pathlib import Path
 
@@ -135,7 +136,7 @@ WRITES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each(NAMES)
 def test_declared_rules_are_known_and_hold(name: str) -> None:
     """A script without a write has only the rule `reads`."""
     said = re.findall(r"^-- Rules: (.*)\.$", split(name)[0], re.MULTILINE)
@@ -149,15 +150,35 @@ def test_declared_rules_are_known_and_hold(name: str) -> None:
     )
 
 
+@each(
+    {
+        "if a then\n  --- @include lib/f\n  f()\nend\n": True,
+        "if a then\n--- @include lib/f\nf()\nend\n": True,
+        "local function g()\n--- @include lib/f\nend\n": True,
+        "for i = 1, 2 do repeat\n--- @include lib/f\nuntil f()\nend\n": True,
+        "--- @include lib/g\n": True,
+        "--- @include lib/f\nif f() then f() end\n": False,
+        "local a = 'if' -- do\nif a then return end\n--- @include lib/f\n": False,
+    }.items()
+)
+def test_an_include_inside_a_block_is_refused(case: tuple[str, bool]) -> None:
+    """The rest of the script would not see its functions."""
+    source, is_refused = case
+    files = {"a/script": source, "lib/f": "local function f() return 1 end\n", "lib/g": "do\n--- @include lib/f\nend\n"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scripts, "_read", files.__getitem__)
+        with pytest.raises(ValueError, match="includes lib/f inside a block") if is_refused else nullcontext():
+            assert "local function f()" in scripts.load("a/script").text
+
+
 def test_a_checkout_has_the_scripts_in_its_folder_lua() -> None:
     assert Path("lua").resolve() == FOLDER.resolve()
 
 
 def test_every_lua_function_is_called() -> None:
     sources = [re.sub(r"--.*", "", path.read_text()) for path in FOLDER.glob("*/*.lua")]
-    for source in sources:
-        for name in re.findall(r"\bfunction (\w+)\(", source):
-            assert any(re.search(rf"(?<!function )\b{name}\b", each) for each in sources), name
+    names = {name for source in sources for name in re.findall(r"\bfunction (\w+)\(", source)}
+    assert not [name for name in names if not any(re.search(rf"(?<!function )\b{name}\b", each) for each in sources)]
 
 
 @each(NAMES)
@@ -171,21 +192,9 @@ def test_every_called_lua_function_is_defined(name: str) -> None:
     assert called - words <= made
 
 
-CODES = {
-    "checkpoint/get": replies.GetReply,
-    "checkpoint/history": replies.HistoryReply,
-    "checkpoint/take_ownership": replies.OwnershipReply,
-    "tiered/put_behind": replies.PutReply,
-    "tiered/put_through": replies.PutReply,
-    "tiered/put_writes_behind": replies.PutReply,
-    "tiered/begin_intent": replies.IntentReply,
-    "tiered/repair": replies.RepairReply,
-    "tiered/roll_back": replies.RollBackReply,
-    "tiered/fill_lease": replies.FillLeaseReply,
-    "tiered/fill": replies.FillReply,
-    "tiered/claim": replies.ClaimReply,
-    "tiered/ack": replies.AckReply,
-}
+KINDS = [kind for kind in vars(replies).values() if isinstance(kind, type) and issubclass(kind, IntEnum)][1:]
+CODES = {name: kind for kind in KINDS for name in re.findall(r"`lua/(\w+/\w+)\.lua`", kind.__doc__ or "")}
+"""The codes of each script. The docstring of the codes names it."""
 
 
 @each(NAMES)
@@ -205,10 +214,7 @@ def test_reply_codes_match_in_lua_and_python(name: str) -> None:
 
 
 def test_every_reply_code_belongs_to_a_script() -> None:
-    kinds = {kind for kind in vars(replies).values() if isinstance(kind, type) and issubclass(kind, IntEnum)} - {
-        IntEnum
-    }
-    assert kinds == {*CODES.values(), replies.StoreReply}
+    assert {*KINDS} == {*CODES.values(), replies.StoreReply} and {*CODES} <= {*NAMES}
     of_stores = {
         code
         for name in NAMES

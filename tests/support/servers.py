@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import platform
 import random
@@ -17,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import redis
 
@@ -144,6 +146,17 @@ class Server:
         if self.process is not None and self.process.poll() is None:
             self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+_databases = itertools.count(1)
+
+
+def new_database(postgres: str) -> str:
+    """Make an empty database, and return its URL. Tests share the database `postgres`, so they write nothing to it."""
+    name = f"tests{os.getpid()}_{next(_databases)}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return f"{postgres.rpartition('/')[0]}/{name}"
 
 
 def modules_server() -> Server | None:

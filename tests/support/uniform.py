@@ -20,6 +20,7 @@ from redis_saver import (
 )
 from redis_saver._client.clients import connect
 from redis_saver.encryption import Encryption, Keyset
+from tests.support.methods import STREAMS
 
 KEYS = {"2026-11": bytes(range(32)), "tenant": bytes(range(32, 64))}
 """Keys of encrypted savers, the primary key first."""
@@ -28,9 +29,6 @@ KEYS = {"2026-11": bytes(range(32)), "tenant": bytes(range(32, 64))}
 def encryption(**options: Any) -> Encryption:
     """Return the setting of another process with the same keys."""
     return Encryption(Keyset(KEYS), **options)
-
-
-STREAMS = {"list", "threads", "writes", "channel_history", "latest_values"}
 
 
 class Uniform:

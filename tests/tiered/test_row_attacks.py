@@ -21,7 +21,7 @@ from tests.support import seeds
 from tests.support.attacking import Honest, check_history, check_tuple, graph, key_of, turn
 from tests.support.factories import config
 from tests.support.hostile import ALLOWED, changed_bytes
-from tests.support.servers import url_of
+from tests.support.servers import new_database, url_of
 from tests.support.uniform import Target
 
 from redis_saver import TieredSaver
@@ -248,9 +248,7 @@ def read(chance: random.Random, field: Battlefield, attack: Attack) -> None:
 
 @pytest.fixture(scope="module")
 def battlefield(postgres: str) -> Iterator[Battlefield]:
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute("CREATE DATABASE row_attacks")
-    made = Battlefield(postgres.rpartition("/")[0] + "/row_attacks")
+    made = Battlefield(new_database(postgres))
     yield made
     made.evict()
     made.connection.close()
