@@ -38,6 +38,8 @@ SUITES = {
     "chunks": "storage/test_chunks.py",
     "cutter": "serde/test_cutter.py",
     "shared_writes": "storage/test_shared_writes.py",
+    "long_writes": "storage/test_long_writes.py",
+    "long_writes_over_tiers": "tiered/test_long_writes_tiered.py",
     "framing": "storage/test_framing.py",
     "tiers": "tiered/test_write_through.py",
     "behind": "tiered/test_write_behind.py",

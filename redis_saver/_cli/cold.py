@@ -12,9 +12,12 @@ from typing import Any, Literal
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver
+from redis_saver._checkpoint.listing import scan_keys
+from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver, driver_of
 from redis_saver._cli.servers import Cold, postgres_url
+from redis_saver._common import names
 from redis_saver._common.display import counted, error_text, shown
+from redis_saver._engine.requests import Command, Operation
 from redis_saver._inspector.health import Finding
 from redis_saver._tiered.saver import AsyncTieredSaver, TieredSaver
 from redis_saver._tiered.trial import CLOCKS, DELETIONS, HISTORIES, LISTS, Difference, tried
@@ -38,9 +41,10 @@ async def of_cold(url: str, prefix: str, named: str) -> list[Finding]:
     async with AsyncExitStack() as stack:
         cold, is_async = await _opened(named, stack)
         kind = type(cold).__name__
-        hots = list[Any]()
+        hots, of_trial = list[Any](), f"{prefix}:doctor-{os.urandom(8).hex()}-"
+        stack.callback(_remove, url, of_trial)
         for number in range(4):
-            options: Any = {"prefix": f"{prefix}:doctor-{os.urandom(8).hex()}-{number}", "ttl": _KEPT}
+            options: Any = {"prefix": f"{of_trial}{number}", "ttl": _KEPT}
             if is_async:
                 hots.append(await stack.enter_async_context(AsyncRedisSaver.from_conn_string(url, **options)))
             else:
@@ -56,6 +60,18 @@ async def of_cold(url: str, prefix: str, named: str) -> list[Finding]:
         what = f"{kind} can be cold: {counted(questions, 'answer')} are those of Redis after it has lost the thread"
         return [Finding("ok", "cold", what)]
     return [_finding(kind, each) for each in differences]
+
+
+def _remove(url: str, prefix: str) -> None:
+    """Remove the keys that an error of the cold saver left in Redis."""
+
+    def remove(key: bytes) -> Operation[None]:
+        yield Command(("UNLINK", key))
+
+    with RedisSaver.from_conn_string(url) as saver:
+        driver = driver_of(saver)
+        for key in driver.stream(scan_keys(names.glob(prefix.encode("utf-8", "surrogatepass")) + b"*")):
+            driver.run(remove(key))
 
 
 def _finding(kind: str, found: Difference) -> Finding:
