@@ -25,7 +25,7 @@ MAX_REQUESTS = 1000
 @pytest.fixture
 def tiers() -> Any:
     made = TieredSaver(RedisSaver(redis.Redis()), InMemorySaver(), flusher=False)._context
-    made.backlog._reported = math.inf  # so nobody asks whether flushing is paused
+    made.backlog_count._reported = math.inf  # so nobody asks whether flushing is paused
     return made
 
 
