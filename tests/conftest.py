@@ -60,7 +60,17 @@ ENCRYPTED_TOO = {"cache", "checkpoint", "store", "tiered"}
 """Folders whose tests of behaviour run with encryption, too."""
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+@pytest.hookimpl(hookwrapper=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
+    """Make no cases that the default suite would only deselect: half of all, and each worker makes all of its own."""
+    yield
+    _with_encryption(metafunc)
+    if metafunc.config.option.markexpr == "not slow":
+        fast = [call for call in metafunc._calls if all(mark.name != "slow" for mark in call.marks)]
+        metafunc._calls[:] = fast or metafunc._calls[:1]
+
+
+def _with_encryption(metafunc: pytest.Metafunc) -> None:
     """Run tests of behaviour with encryption, too, except those with the mark `plain`."""
     marks = {mark.name: mark for mark in metafunc.definition.iter_markers()}
     if "plain" in marks:
