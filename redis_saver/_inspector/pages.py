@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, urlencode
@@ -135,25 +136,31 @@ _HERE = Path(__file__).parent
 STATIC = {"icon.svg": "image/svg+xml", "style.css": "text/css", "htmx.min.js": "text/javascript"}
 
 
+@cache
+def _environment() -> Environment:
+    """Load and compile the templates, once in a process, so that no page waits for it. Every value is escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, auto_reload=False,
+    )  # fmt: skip
+    environment.filters |= {
+        "ago": ago, "markdown": markdown, "moment": moment, "named": named, "owner": owner_text,
+        "size": size, "state": state_of, "expiry": expiry, "json": json.dumps, "visible": visible,
+        "address": address_text, "query": query_of,
+        "duration": lambda seconds: times.shown(timedelta(seconds=int(seconds))),
+    }  # fmt: skip
+    for template in environment.list_templates():
+        environment.get_template(template)
+    return environment
+
+
 class Pages:
-    """Fills templates. Every value is escaped."""
+    """Fills templates."""
 
     def __init__(self, about: Mapping[str, Any]) -> None:
         """Load the templates. Every page gets the values in `about`."""
         self._about = {"version": __version__, **about}
-        self._environment = Environment(
-            loader=FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=StrictUndefined,
-            trim_blocks=True, lstrip_blocks=True,
-        )  # fmt: skip
-        self._environment.filters |= {
-            "ago": ago, "markdown": markdown, "moment": moment, "named": named, "owner": owner_text,
-            "size": size, "state": state_of, "expiry": expiry, "json": json.dumps, "visible": visible,
-            "address": address_text, "query": query_of,
-            "duration": lambda seconds: times.shown(timedelta(seconds=int(seconds))),
-        }  # fmt: skip
-
-        for template in self._environment.list_templates():
-            self._environment.get_template(template)  # so that no page waits for it
+        self._environment = _environment()
 
     def page(self, request: Request, template: str, /, *, status: int = 200, **values: Any) -> Response:
         """Fill a template, and return the answer."""
