@@ -21,7 +21,7 @@ from redis_saver._engine.runner import Pump
 from redis_saver._storage import chunks as chunked, codec, header
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import take
-from redis_saver._storage.keys import keyed
+from redis_saver._storage.keyed import keyed
 from redis_saver._storage.skipping import Skipping
 from redis_saver.errors import decoding
 

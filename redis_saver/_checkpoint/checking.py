@@ -20,7 +20,7 @@ from redis_saver._engine.requests import Call, Command, Operation
 from redis_saver._storage import chunks, codec, header
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first, take, unpack
-from redis_saver._storage.keys import keyed
+from redis_saver._storage.keyed import keyed
 from redis_saver._storage.sealing import digests_of, split
 from redis_saver.errors import DecodeError, KeyConflict, LimitExceeded, ThreadBusy, ThreadDamaged, decoding
 

@@ -20,7 +20,8 @@ from redis_saver._storage import chunks, codec, compression, header
 from redis_saver._storage.chunks import IN_CHUNKS, LIST, PLAIN, ZSTD
 from redis_saver._storage.context import Context, default_ttl
 from redis_saver._storage.framing import pack, take, unpack
-from redis_saver._storage.keys import FIELD, keyed
+from redis_saver._storage.keyed import keyed
+from redis_saver._storage.keys import FIELD
 from redis_saver._storage.sealing import Cipher
 from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
 

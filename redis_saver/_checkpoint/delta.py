@@ -19,7 +19,7 @@ from redis_saver._storage import chunks as chunked, codec, header as headers
 from redis_saver._storage.chunk_cache import ChannelKey, History, KnownPoint, Version, size_of
 from redis_saver._storage.context import Context, refresh_arguments
 from redis_saver._storage.framing import take
-from redis_saver._storage.keys import keyed
+from redis_saver._storage.keyed import keyed
 from redis_saver._storage.sealing import Cipher, check_writes
 from redis_saver.errors import DecodeError, decoding
 

@@ -18,7 +18,7 @@ from redis_saver._engine.requests import Argument, Batch, Call, Command, Operati
 from redis_saver._engine.runner import Pump
 from redis_saver._storage import codec, header
 from redis_saver._storage.context import Context, refresh_arguments
-from redis_saver._storage.keys import keyed
+from redis_saver._storage.keyed import keyed
 from redis_saver._storage.skipping import Skipping
 from redis_saver.errors import decoding
 

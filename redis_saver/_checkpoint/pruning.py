@@ -23,7 +23,7 @@ from redis_saver._common.logs import ThrottledLog, log_text
 from redis_saver._engine.requests import Batch, Call, Command, Operation
 from redis_saver._storage import chunks, header
 from redis_saver._storage.context import Context
-from redis_saver._storage.keys import keyed
+from redis_saver._storage.keyed import keyed
 from redis_saver._storage.skipping import Skipping
 from redis_saver.errors import KeyUnavailable, StillNeeded, ThreadBusy, ThreadDamaged, decoding, from_text
 

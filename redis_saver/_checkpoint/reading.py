@@ -18,7 +18,7 @@ from redis_saver._storage import chunks as chunked, codec, header as headers
 from redis_saver._storage.chunk_cache import ChannelKey, KnownCheckpoint, KnownThread, Version
 from redis_saver._storage.chunks import DIGEST
 from redis_saver._storage.context import Context
-from redis_saver._storage.keys import keyed
+from redis_saver._storage.keyed import keyed
 from redis_saver._storage.sealing import digests_of
 from redis_saver.errors import DecodeError, decoding
 

@@ -10,7 +10,8 @@ from redis_saver._common.display import shown
 from redis_saver._engine.requests import Batch, Command, Operation
 from redis_saver._storage import rewrapping
 from redis_saver._storage.context import Context
-from redis_saver._storage.keys import keyed, made_at
+from redis_saver._storage.keyed import keyed
+from redis_saver._storage.keys import made_at
 from redis_saver._storage.rewrapping import (
     GONE,
     HOLDERS_PER_BATCH,

@@ -39,7 +39,7 @@ from redis_saver._storage.chunks import LIST, ZSTD, Stored
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import pack, unpack
 from redis_saver._storage.header import EMPTIED, NEW, UNCHANGED, VersionTable, version_table
-from redis_saver._storage.keys import keyed
+from redis_saver._storage.keyed import keyed
 from redis_saver._storage.sealing import SpecialCall, digests_of
 from redis_saver.errors import decoding
 

@@ -44,7 +44,7 @@ from redis_saver._migrate.foreign import ForeignSource, RedisDocuments, ValkeySt
 from redis_saver._storage import codec
 from redis_saver._storage.chunks import Write
 from redis_saver._storage.context import Context
-from redis_saver._storage.keys import keyed
+from redis_saver._storage.keyed import keyed
 from redis_saver._storage.rewrapping import first_encrypted
 from redis_saver.encryption import ColdSerializer
 from redis_saver.errors import EndpointError, ThreadMigrationError

@@ -11,10 +11,9 @@ import copy
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from typing_extensions import Self
@@ -23,16 +22,13 @@ from redis_saver._common import config as configs, names
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import error_text, kind_of
 from redis_saver._engine.counters import Live
-from redis_saver._engine.requests import Ask, Command, Operation, Page, R, Request, T
-from redis_saver._engine.runner import Pump, run
+from redis_saver._engine.requests import Ask, Command, Operation, T
+from redis_saver._engine.runner import run
 from redis_saver._engine.stats import Stats
 from redis_saver._storage.asking import Questions
 from redis_saver._storage.framing import pack, unpack
 from redis_saver._storage.sealing import ID, TIME, Cipher, KnownWrites, joined, new_id
-from redis_saver.errors import DecodeError, KeyMismatch, KeyUnavailable, RedisSaverError, decoding_key
-
-if TYPE_CHECKING:
-    from redis_saver._storage.context import Context
+from redis_saver.errors import KeyUnavailable, RedisSaverError, decoding_key
 
 P = ParamSpec("P")
 OnUnavailable: TypeAlias = Literal["raise", "skip"]
@@ -40,8 +36,6 @@ ThreadT = TypeVar("ThreadT", str, RunnableConfig)
 CACHE_SECONDS = 300.0
 MAX_KEYS = 10_000
 """Maximum number of data keys that a process keeps."""
-ATTEMPTS = 3
-"""Maximum number of attempts. Several callers of this process may make a data key for a thread at the same time."""
 FIELD = b"@key"
 """The field with a data key: its id, then frames of the wrapping key's id, the wrapped key, the name that the provider
 was asked for, and a seal of that name. The id begins with the time in milliseconds when the data key was made.
@@ -407,78 +401,3 @@ def wrapped_by(stored: bytes) -> str:
 def made_at(stored: bytes) -> float:
     """Return the time when a stored data key was made, in seconds since 1970."""
     return int.from_bytes(stored[:TIME], "big") / 1000
-
-
-def with_key(
-    context: Context,
-    thread: str,
-    make: Callable[[Context], Generator[R, Any, T]],
-    *,
-    creates: bool = False,
-    config: RunnableConfig | None = None,
-    key: bytes = b"",
-) -> Generator[R | Request, Any, T]:
-    """Run an operation on a thread with the thread's cipher in its context. Without `encryption=`, just run it.
-
-    If another process has replaced the thread, this process finds that its data key is another one, and runs the
-    operation again, unless that has already streamed a page.
-
-    Args:
-        context: The saver, or the settings of a store.
-        thread: The thread, or the name of a partition.
-        make: Makes the operation.
-        creates: True if the operation may create the thread, which then gets a data key.
-        config: LangGraph's config, for `key_for`.
-        key: The hash of a partition.
-    """
-    if (data_keys := context.data_keys) is None:
-        return (yield from make(context))
-    key, attempts, is_streaming = key or context.keyspace.keys(thread).data_key, ATTEMPTS, False
-    cipher = yield from data_keys.load(thread, key)
-    while True:
-        if cipher is None and creates:
-            cipher = yield from data_keys.make(thread, config)
-        pump = Pump(make(context.with_cipher(cipher)))
-        try:
-            for request in pump:
-                is_streaming = is_streaming or isinstance(request, Page)
-                with pump:
-                    pump.reply = yield request
-        except (KeyMismatch, DecodeError) as error:
-            attempts -= 1
-            failed, cipher = cipher, (yield from data_keys.load(thread, key, cipher))
-            # If the key did not match, but does now, others have replaced the thread twice.
-            if not attempts or is_streaming or (cipher is failed and isinstance(error, DecodeError)):
-                raise
-            context.chunk_cache.forget(key)
-        else:
-            return pump.result
-        finally:
-            pump.close()
-
-
-def keyed(
-    *, creates: bool = False
-) -> Callable[
-    [Callable[Concatenate[Context, ThreadT, P], Generator[R, Any, T]]],
-    Callable[Concatenate[Context, ThreadT, P], Generator[R | Request, Any, T]],
-]:
-    """Decorate an operation whose second argument is a thread, or a config of one. It runs as by `with_key`."""
-
-    def decorate(
-        function: Callable[Concatenate[Context, ThreadT, P], Generator[R, Any, T]],
-    ) -> Callable[Concatenate[Context, ThreadT, P], Generator[R | Request, Any, T]]:
-        @wraps(function)
-        def operation(
-            context: Context, on: ThreadT, /, *args: P.args, **kwargs: P.kwargs
-        ) -> Generator[R | Request, Any, T]:
-            if context.data_keys is None or context.cipher is not None:
-                return function(context, on, *args, **kwargs)
-            thread, config = (on, None) if isinstance(on, str) else (configs.thread_id(on), on)
-            return with_key(
-                context, thread, lambda of: function(of, on, *args, **kwargs), creates=creates, config=config
-            )
-
-        return operation
-
-    return decorate

@@ -17,7 +17,7 @@ from redis_saver._engine import lockstep
 from redis_saver._engine.replies import StoreReply
 from redis_saver._engine.requests import Argument, Call, Operation, T
 from redis_saver._engine.scripts import Script, load
-from redis_saver._storage.keys import with_key
+from redis_saver._storage.keyed import with_key
 from redis_saver._store.context import StoreContext, document_tags
 from redis_saver._store.items import Hit
 from redis_saver.errors import StoreBusy, other_key, reading_store

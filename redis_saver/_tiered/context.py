@@ -32,7 +32,7 @@ from redis_saver._storage import codec
 from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import unpack
-from redis_saver._storage.keys import keyed
+from redis_saver._storage.keyed import keyed
 from redis_saver._tiered import scripts
 from redis_saver._tiered.backlog import BacklogCount
 from redis_saver._tiered.carrying import Carrier

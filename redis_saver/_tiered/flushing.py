@@ -35,7 +35,7 @@ from redis_saver._engine.requests import Argument, Call, Command, Operation, Sle
 from redis_saver._storage import codec
 from redis_saver._storage.chunks import Write
 from redis_saver._storage.context import Context
-from redis_saver._storage.keys import with_key
+from redis_saver._storage.keyed import with_key
 from redis_saver._tiered import context, scripts
 from redis_saver._tiered.context import Tiers, calls_for, release, task_paths_in_hot, to_put, versions_of_values
 from redis_saver._tiered.requests import ColdCall, Tiered, TimeLimited, attempt

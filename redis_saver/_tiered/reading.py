@@ -23,7 +23,7 @@ from redis_saver._engine.replies import FillLeaseReply, FillReply
 from redis_saver._engine.requests import Argument, Batch, Call
 from redis_saver._storage import codec
 from redis_saver._storage.context import Context
-from redis_saver._storage.keys import with_key
+from redis_saver._storage.keyed import with_key
 from redis_saver._storage.sealing import SpecialCall
 from redis_saver._tiered import context, requests, scripts
 from redis_saver._tiered.carrying import is_lossy

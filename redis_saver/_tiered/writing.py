@@ -24,7 +24,7 @@ from redis_saver._engine.requests import Operation
 from redis_saver._engine.scripts import Script
 from redis_saver._storage.chunks import digest
 from redis_saver._storage.context import Context
-from redis_saver._storage.keys import with_key
+from redis_saver._storage.keyed import with_key
 from redis_saver._tiered import context, scripts
 from redis_saver._tiered.context import Tiers, for_cold, writes_of
 from redis_saver._tiered.flush_queue import FlushQueue
