@@ -13,7 +13,7 @@ from redis_saver._cache.entries import FORMAT, GENERATION, CacheKeyspace
 from redis_saver._engine.requests import Batch, Command, Operation, Scan
 
 
-class NamespaceSize(NamedTuple):
+class CacheSize(NamedTuple):
     """Valid entries of a namespace, without its children."""
 
     entries: int
@@ -21,7 +21,7 @@ class NamespaceSize(NamedTuple):
     """Stored bytes of the entries."""
 
 
-def sizes(keyspace: CacheKeyspace, end: float = math.inf) -> Operation[tuple[dict[Namespace, NamespaceSize], bool]]:
+def sizes(keyspace: CacheKeyspace, end: float = math.inf) -> Operation[tuple[dict[Namespace, CacheSize], bool]]:
     """Measure the namespaces that have valid entries, until the time `end`. Cleared entries do not count.
 
     Cost: SCAN of the whole server, and two round trips per page that has entries.
@@ -49,4 +49,4 @@ def sizes(keyspace: CacheKeyspace, end: float = math.inf) -> Operation[tuple[dic
                     entries[0] += 1
                     entries[1] += size
         if position is None or time.monotonic() >= end:
-            return {name: NamespaceSize(*size) for name, size in sorted(found.items())}, position is not None
+            return {name: CacheSize(*size) for name, size in sorted(found.items())}, position is not None
