@@ -100,6 +100,18 @@ def with_notes(partition: Partition, *, writing: bool) -> Partition:
     return partition._replace(keys=(*partition.keys, *more))
 
 
+def namespace_and_key(partition: Partition, field: bytes) -> tuple[tuple[str, ...], str]:
+    """Return the namespace and the key of an item.
+
+    Raises:
+        ValueError: The field is not one of an item.
+    """
+    if field.find(b"\0") == len(field) - 1 and b"\1" not in field:  # most are in the partition's own namespace
+        return partition.labels, decode(field[:-1])
+    *labels, key = components(field)
+    return (*partition.labels, *labels), key
+
+
 def member(labels: tuple[str, ...]) -> bytes:
     """Return labels as a member of the directory or the beginning of a field."""
     return b"".join([component(label) for label in labels])

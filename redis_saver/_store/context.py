@@ -13,8 +13,8 @@ from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
 from redis_saver._common.logs import Log
-from redis_saver._common.names import MAX_CACHED_NAME, component, components, decode
-from redis_saver._common.store_names import PARTITION_LABELS, Partition, StoreKeyspace, member
+from redis_saver._common.names import MAX_CACHED_NAME, component
+from redis_saver._common.store_names import PARTITION_LABELS, Partition, StoreKeyspace, member, namespace_and_key
 from redis_saver._storage.context import Context
 
 if TYPE_CHECKING:
@@ -122,18 +122,6 @@ def check_labels(namespace: Any, what: str = "namespace") -> tuple[str, ...]:
                 "which LangGraph allows in no store"
             )
     return tuple(namespace)
-
-
-def namespace_and_key(partition: Partition, field: bytes) -> tuple[tuple[str, ...], str]:
-    """Return the namespace and the key of an item.
-
-    Raises:
-        ValueError: The field is not one of an item.
-    """
-    if field.find(b"\0") == len(field) - 1 and b"\1" not in field:  # most are in the partition's own namespace
-        return partition.labels, decode(field[:-1])
-    *labels, key = components(field)
-    return (*partition.labels, *labels), key
 
 
 def document_tag(labels: Sequence[str]) -> bytes:

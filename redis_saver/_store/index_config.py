@@ -11,7 +11,8 @@ from redis_saver._common import config, names
 from redis_saver._common.display import shown
 
 if TYPE_CHECKING:
-    from redis_saver._store.vectors import Embedder, Floats, Rows
+    import numpy as np
+    from numpy.typing import NDArray
 
 Distance: TypeAlias = Literal["cosine", "inner_product", "l2"]
 """Measure of the distance of two vectors, by LangGraph's names."""
@@ -61,26 +62,19 @@ class ServerIndex(NamedTuple):
         )
 
 
-def load(index: RedisIndexConfig | IndexConfig | None) -> Embedder | None:
-    """Check the configuration of an index, and load what it needs. None without an index.
+def checked(index: RedisIndexConfig | IndexConfig) -> dict[str, Any]:
+    """Check the configuration of an index. Return it with `fields` as a list, and without `text_fields`.
 
     Raises:
-        ImportError: numpy is not installed.
-        TypeError, ValueError: The configuration is invalid.
+        TypeError, ValueError: It is invalid.
     """
-    if index is None:
-        return None
     if not isinstance(index, Mapping):
         raise TypeError(
             f"index={shown(index)}: write a dict, such as {{'dims': 1536, 'embed': 'openai:text-embedding-3-small'}}"
         )
     settings = _normalized(index)
     _check(settings)
-    try:
-        from redis_saver._store.vectors import Embedder  # noqa: PLC0415 - it imports numpy
-    except ImportError as error:
-        raise ImportError("index= needs the extra: pip install 'redis-saver[vectors]'") from error
-    return Embedder(settings)
+    return settings
 
 
 def _normalized(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,8 +143,8 @@ class Texts:
         """Start empty."""
         self.documents: dict[str, int] = {}
         """Texts of items, each with its row in `vectors`."""
-        self.vectors: Rows | None = None
-        self.queries: dict[str, Floats | None] = {}
+        self.vectors: NDArray[np.float32] | None = None
+        self.queries: dict[str, NDArray[np.float64] | None] = {}
         """Queries with their vectors."""
 
     def __bool__(self) -> bool:
@@ -162,12 +156,12 @@ class Texts:
         for text in documents:
             self.documents.setdefault(text, len(self.documents))
 
-    def rows(self, documents: Iterable[str]) -> Rows:
+    def rows(self, documents: Iterable[str]) -> NDArray[np.float32]:
         """Return the vectors of an item's texts."""
         assert self.vectors is not None  # noqa: S101 - they are embedded before an operation runs
         return self.vectors[[self.documents[text] for text in documents]]
 
-    def vector(self, query: str) -> Floats:
+    def vector(self, query: str) -> NDArray[np.float64]:
         """Return the vector of a query."""
         vector = self.queries[query]
         assert vector is not None  # noqa: S101

@@ -22,12 +22,11 @@ from langgraph.store.base import Item, SearchItem
 from redis_saver._common import limits, names
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Allowance
-from redis_saver._common.store_names import Partition
+from redis_saver._common.store_names import Partition, namespace_and_key
 from redis_saver._storage import compression
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first, pack
 from redis_saver._storage.sealing import ENCRYPTED, SEALED
-from redis_saver._store.context import namespace_and_key
 from redis_saver.errors import IsEncrypted, decoding_item, encoding
 
 _HEAD = re.compile(rb"([0-9]{1,16}) ([0-9]{1,16}) ([0-9]{1,15}) ([0-9a-f]+) ")

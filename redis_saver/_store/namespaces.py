@@ -13,11 +13,11 @@ from langgraph.store.base import ListNamespacesOp, MatchCondition
 from redis_saver._common import config
 from redis_saver._common.display import shown
 from redis_saver._common.names import components
-from redis_saver._common.store_names import PARTITION_LABELS, Partition, bounds, member
+from redis_saver._common.store_names import PARTITION_LABELS, Partition, bounds, member, namespace_and_key
 from redis_saver._engine.requests import Call, Command, Operation, Scan
 from redis_saver._storage.rewrapping import Holder
 from redis_saver._store import scripts
-from redis_saver._store.context import StoreContext, check_labels, namespace_and_key
+from redis_saver._store.context import StoreContext, check_labels
 from redis_saver._store.reading import all_sizes
 from redis_saver._store.scripts import announce, ask, together, windows
 from redis_saver._store.writing import clean, delete_below

@@ -13,11 +13,11 @@ from langgraph.store.base import SearchOp
 from redis_saver._common import config, filters
 from redis_saver._common.display import shown
 from redis_saver._common.filters import Predicate
-from redis_saver._common.store_names import PARTITION_LABELS
+from redis_saver._common.store_names import PARTITION_LABELS, namespace_and_key
 from redis_saver._engine.requests import Operation
 from redis_saver._storage.skipping import Skipping
 from redis_saver._store import namespaces, reading, server_search
-from redis_saver._store.context import Place, StoreContext, check_labels, namespace_and_key
+from redis_saver._store.context import Place, StoreContext, check_labels
 from redis_saver._store.index_config import Texts
 from redis_saver._store.items import Entry, Hit, VersionedSearchItem
 from redis_saver._store.scripts import refresh_ttls, together, windows

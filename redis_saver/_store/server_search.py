@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis_saver._common.display import shown
-from redis_saver._common.store_names import PARTITION_LABELS, Partition
+from redis_saver._common.store_names import PARTITION_LABELS, Partition, namespace_and_key
 from redis_saver._engine.requests import Argument, Batch, Command, Operation, Sleep
 from redis_saver._store import namespaces, reading, scripts
-from redis_saver._store.context import StoreContext, document_tag, namespace_and_key
+from redis_saver._store.context import StoreContext, document_tag
 from redis_saver._store.index_config import ServerIndex
 from redis_saver._store.items import Entry, Hit
 from redis_saver._store.scripts import ask, together, windows

@@ -43,8 +43,9 @@ from redis_saver._storage.context import Context
 from redis_saver._storage.encryption import guarded
 from redis_saver._storage.keys import DataKeys, skip_counts
 from redis_saver._storage.rewrapping import Rotates, rotate, status
-from redis_saver._store import index_config, namespaces, searching, server_search
+from redis_saver._store import namespaces, searching, server_search
 from redis_saver._store.context import Places, Remembered, StoreContext
+from redis_saver._store.embedding import embedder_of
 from redis_saver._store.index_config import RedisIndexConfig, Texts
 from redis_saver._store.items import VersionedItem
 from redis_saver._store.reading import read
@@ -170,7 +171,7 @@ class Store(Rotates, BaseStore, Generic[ClientT]):
             replica_timeout=replica_timeout,
             taker="Store",
         )
-        embedder = index_config.load(index)
+        embedder = embedder_of(index)
         serde = chosen(serde, strict=strict) or FastSerializer()
         self.index_config = None if embedder is None else embedder.config
         self.embeddings = None if embedder is None else embedder.embeddings

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from redis_saver._common import limits, names
 from redis_saver._common.display import counted, kind_of, printable, shown
-from redis_saver._common.store_names import Partition
+from redis_saver._common.store_names import Partition, namespace_and_key
 from redis_saver._storage import framing
 from redis_saver._storage.context import Context
 from redis_saver._storage.sealing import ENCRYPTED, SEALED
-from redis_saver._store.context import namespace_and_key
 from redis_saver._store.index_config import WHOLE, Distance, Texts, check_paths, server_index
 from redis_saver._store.items import seal, unseal
 from redis_saver.errors import IsEncrypted, decoding_item, encoding

@@ -15,11 +15,11 @@ from langgraph.store.base import PutOp
 
 from redis_saver._common import config, ttl as ttls
 from redis_saver._common.display import shown
-from redis_saver._common.store_names import Partition
+from redis_saver._common.store_names import Partition, namespace_and_key
 from redis_saver._engine.replies import StoreReply
 from redis_saver._engine.requests import Argument, Call, Operation, T
 from redis_saver._store import scripts
-from redis_saver._store.context import StoreContext, namespace_and_key
+from redis_saver._store.context import StoreContext
 from redis_saver._store.index_config import Texts
 from redis_saver._store.items import Entry, dump_value, encode_value, entry_maker, seal, unseal
 from redis_saver._store.reading import list_fields

@@ -17,12 +17,12 @@ from langgraph.store.base import InvalidNamespaceError, Item, Op, Result, Search
 from redis_saver._common import filters
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog, log_text
-from redis_saver._common.store_names import PARTITION_LABELS, Partition, with_notes
+from redis_saver._common.store_names import PARTITION_LABELS, Partition, namespace_and_key, with_notes
 from redis_saver._engine.counters import Live
 from redis_saver._engine.requests import Argument, Batch, Command, Operation, T
 from redis_saver._engine.stats import CopyStats
 from redis_saver._store import namespaces, reading, scripts
-from redis_saver._store.context import Place, StoreContext, check_labels, namespace_and_key
+from redis_saver._store.context import Place, StoreContext, check_labels
 from redis_saver._store.index_config import Texts
 from redis_saver._store.items import Entry, encode_value
 from redis_saver._store.scripts import ask, together, windows

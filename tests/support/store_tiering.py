@@ -16,7 +16,7 @@ from tests.support.uniform import Target, Uniform
 from redis_saver import AsyncTieredStore, FastSerializer, TieredStore
 from redis_saver._common.store_names import Partition, StoreKeyspace, with_notes
 from redis_saver._storage import framing
-from redis_saver._store.context import namespace_and_key
+from redis_saver._common.store_names import namespace_and_key
 
 
 class Recording(BaseStore):
