@@ -55,7 +55,10 @@ _FURTHER_FIELDS = frozenset({"__pydantic_extra__", "__pydantic_private__"})
 _IGNORED = frozenset({"__pydantic_fields_set__", "__fields_set__"})
 """Slots that are no part of a model's content: pydantic's `==` ignores them, too."""
 _ROLES = frozenset({"human", "user", "ai", "assistant", "system", "developer"})
-_CHANNEL, _KEY = 'state["messages"]', ("[]", "messages")
+_PLACES = frozenset({'state["messages"]', ("[]", "messages"), ".messages"})
+"""The channel, and the key or the attribute of a state that is an input."""
+_TRIGGERS = ("branch:to:", "join:")
+"""Beginnings of LangGraph's own channels. With `defer=True` they hold a tuple of their value and whether it is due."""
 _MISSING: Any = object()
 
 
@@ -88,8 +91,8 @@ class ValueCheck:
         for channel, value in values:
             if channel == ERROR:  # LangGraph's own, which it stores as a text
                 continue
-            if channel == INTERRUPT and type(value) is tuple:  # LangGraph's own, which it only iterates over
-                value = list(value)  # noqa: PLW2901
+            if type(value) is tuple and (channel == INTERRUPT or channel.startswith(_TRIGGERS)):
+                value = list(value)  # noqa: PLW2901 - LangGraph's own, which it only iterates over or unpacks
             if not (found := changes(serde, value, f"state[{_quoted(channel)}]")):
                 continue
             if self._raises:
@@ -163,7 +166,7 @@ def _is_message(value: tuple[Any, ...], path: _Path) -> bool:
     """True for `(role, content)` in `messages`. LangGraph makes a message of it, also of the list that it becomes."""
     where = (path[-1], path[0][-1]) if len(path) > 1 else path
     is_pair = len(value) == 2 and type(value[0]) is str and value[0] in _ROLES
-    return is_pair and type(value[1]) in (str, list) and (_CHANNEL in where or _KEY in where)
+    return is_pair and type(value[1]) in (str, list) and not _PLACES.isdisjoint(where)
 
 
 def _is_same(one: Any, another: Any, budget: list[int], depth: int = 20) -> bool:

@@ -12,7 +12,7 @@ from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -25,6 +25,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph.message import add_messages
 from langgraph.types import Command, Interrupt, Send, interrupt
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 from tests.support.tiering import Tiers
@@ -285,6 +286,25 @@ async def test_what_langgraph_itself_writes_raises_nothing(target: Target) -> No
     assert said == ["hi", "ho", "x", "x", "yes"] * 3 + ["hi"]
     with pytest.raises(ValueChanged, match=re.escape('state["messages"][0]: tuple → list')):
         graph.update_state(where, {"messages": [("nobody", "hi")]}, as_node="each")
+
+
+class Chat(BaseModel):
+    messages: Annotated[list[Any], add_messages] = []
+
+
+async def test_deferred_nodes_and_messages_of_a_model_raise_nothing(target: Target) -> None:
+    """LangGraph's channels of deferred nodes hold tuples, and a state may be a model."""
+    builder = StateGraph(Chat).add_node("one", lambda _: {"messages": ("ai", "one")})
+    builder.add_node("two", lambda _: {"messages": [("ai", "two")]}).add_node(
+        "late", lambda _: {"messages": ("ai", "late")}, defer=True
+    )
+    builder.add_node("joined", lambda _: {"messages": ("ai", "joined")}, defer=True)
+    builder.add_edge(START, "one").add_edge(START, "two").add_edge(["one", "two"], "joined").add_edge("one", "late")
+    serde = JsonPlusSerializer(allowed_msgpack_modules=[Chat])
+    graph = builder.compile(checkpointer=target.blocking(check_values="raise", serde=serde))
+    where: Any = {"configurable": {"thread_id": "t"}}
+    state = graph.invoke(Chat(messages=[("user", "hi")]), where)
+    assert sorted(message.content for message in state["messages"]) == ["hi", "joined", "late", "one", "two"]
 
 
 @pytest.mark.parametrize("setting", [{}, {"compression": "zstd"}, {"serde": JsonPlusSerializer()}, {"strict": True}])
