@@ -59,6 +59,9 @@ _PLACES = frozenset({'state["messages"]', ("[]", "messages"), ".messages"})
 """The channel, and the key or the attribute of a state that is an input."""
 _TRIGGERS = ("branch:to:", "join:")
 """Beginnings of LangGraph's own channels. With `defer=True` they hold a tuple of their value and whether it is due."""
+_GOTO = (('state["__start__"]',), ".goto")
+"""The nodes of a `Command` that is an input. LangGraph's default is `()`, and it only iterates over them."""
+_TZ_OF_PYDANTIC = ("pydantic_core._pydantic_core", "TzInfo")
 _MISSING: Any = object()
 
 
@@ -138,7 +141,7 @@ def compared(value: Any, other: Any, root: str) -> list[Change]:
         if before is after:
             continue
         kind = type(before)
-        if kind is tuple and type(after) is list and _is_message(before, path):
+        if kind is tuple and type(after) is list and (_is_message(before, path) or path == _GOTO):
             before, kind = list(before), list
         if kind is not type(after):
             found.append(_changed(path, before, after))
@@ -267,7 +270,10 @@ def _of_array(base: Any, value: Any, most: int) -> _Parts:
 def _fields(value: Any) -> tuple[tuple[int, ...], Any]:
     """Return the numbers of a date or time, and its time zone."""
     base, names = (datetime, (*_DATE, *_TIME)) if isinstance(value, datetime) else (time, _TIME)
-    return tuple(getattr(base, name).__get__(value) for name in names), base.tzinfo.__get__(value)
+    tz = base.tzinfo.__get__(value)
+    if (type(tz).__module__, type(tz).__name__) == _TZ_OF_PYDANTIC:  # a fixed offset, as it is stored
+        tz = timezone(tz.utcoffset(None))
+    return tuple(getattr(base, name).__get__(value) for name in names), tz
 
 
 def _mark(value: Any, depth: int = 20) -> Any:

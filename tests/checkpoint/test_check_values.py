@@ -27,7 +27,7 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Interrupt, Send, interrupt
-from pydantic import BaseModel, ConfigDict, PrivateAttr
+from pydantic import BaseModel, ConfigDict, PrivateAttr, TypeAdapter
 from tests.support.tiering import Tiers
 from tests.support.uniform import Target
 
@@ -286,6 +286,19 @@ async def test_what_langgraph_itself_writes_raises_nothing(target: Target) -> No
     assert said == ["hi", "ho", "x", "x", "yes"] * 3 + ["hi"]
     with pytest.raises(ValueChanged, match=re.escape('state["messages"][0]: tuple → list')):
         graph.update_state(where, {"messages": [("nobody", "hi")]}, as_node="each")
+
+
+async def test_a_command_as_input_and_a_time_that_pydantic_read_raise_nothing(target: Target) -> None:
+    builder = StateGraph(MessagesState).add_node("n", lambda _: {"messages": ("ai", "x")}).add_edge(START, "n")
+    graph = builder.compile(checkpointer=target.blocking(check_values="raise"))
+    for number, command in enumerate((Command(update={"messages": []}), Command(resume="x"), Command(goto=("n",)))):
+        graph.invoke(command, {"configurable": {"thread_id": f"{number}"}})
+    times = [TypeAdapter(datetime).validate_json(f'"2026-11-29T12:00:00{zone}"') for zone in ("Z", "+05:30")]
+    assert type(times[0].tzinfo) is not timezone
+    uniform = target.uniform(check_values="raise")
+    await put(uniform, config("times"), {"at": times, "in": {"a": times[0]}})
+    with pytest.raises(ValueChanged, match="ZoneInfo"):
+        await put(uniform, config("times"), {"at": times[0].astimezone(ZoneInfo("Europe/Lisbon"))})
 
 
 class Chat(BaseModel):
