@@ -40,6 +40,17 @@ async def of_cold(url: str, prefix: str, named: str) -> list[Finding]:
     """
     async with AsyncExitStack() as stack:
         cold, is_async = await _opened(named, stack)
+        findings = await _findings(url, prefix, cold, is_async=is_async)
+        try:
+            await stack.aclose()
+        except Exception as error:  # noqa: BLE001 - a saver of others raises what it likes
+            what = f"{type(cold).__name__} cannot be closed: {error_text(error)}"
+            findings.append(Finding("warning", "cold", what, f"correct what {shown(named)} does at its end"))
+    return findings
+
+
+async def _findings(url: str, prefix: str, cold: Any, *, is_async: bool) -> list[Finding]:
+    async with AsyncExitStack() as stack:
         kind = type(cold).__name__
         hots, of_trial = list[Any](), f"{prefix}:doctor-{os.urandom(8).hex()}-"
         stack.callback(_remove, url, of_trial)

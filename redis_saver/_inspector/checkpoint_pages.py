@@ -28,7 +28,7 @@ from redis_saver._inspector.pages import (
     position_in,
     read_address,
 )
-from redis_saver._inspector.rows import PREVIEWED, is_own, task_state, triggered
+from redis_saver._inspector.rows import EMPTIED, PREVIEWED, is_own, task_state, triggered
 from redis_saver._inspector.source import SECONDS, Source, elements_of
 from redis_saver._inspector.values import (
     CHILDREN,
@@ -195,7 +195,7 @@ class CheckpointPages:
     def _unreduced(self, trees: Trees, saved: CheckpointTuple, left_out: Collection[str]) -> list[Values]:
         """Show the last snapshot and later writes of channels without a value. Only the graph can reduce them."""
         values, versions = saved.checkpoint["channel_values"], saved.checkpoint["channel_versions"]
-        missing = [name for name in versions if name not in {*values, *left_out} and not is_own(name)]
+        missing = [name for name in versions if name not in {*values, *left_out, *EMPTIED} and not is_own(name)]
         large = self._small.large_histories(address(saved.config), missing)
         channels: list[Values] = [{"name": name, "size": size} for name, size in large.items()]
         missing = [name for name in missing if name not in large]

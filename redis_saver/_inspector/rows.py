@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple, TypeVar
 
 from langchain_core.messages import BaseMessage, HumanMessage
-from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, TASKS
 
 from redis_saver._checkpoint.auditing import Entry, WriteHead, node_of, ran_between
 from redis_saver._checkpoint.threads import ThreadQuery
@@ -348,7 +348,9 @@ def is_own(channel: str) -> bool:
 
 _SPECIAL = {INTERRUPT: "waits", RESUME: "answered", ERROR: "failed"}
 """Verbs for LangGraph's channels of questions, answers and errors."""
-_OF_USERS = {*_SPECIAL, _RETURNED, "__previous__", "__return__", "__root__"}
+EMPTIED = frozenset({_START, TASKS})
+"""Channels of LangGraph that hold the user's input and the arguments of each `Send`, until these have run."""
+_OF_USERS = {*_SPECIAL, *EMPTIED, _RETURNED, "__previous__", "__return__", "__root__"}
 """Channels with such names that hold values of users: also results, and the state of functions and of single values."""
 
 

@@ -55,8 +55,9 @@ _FURTHER_FIELDS = frozenset({"__pydantic_extra__", "__pydantic_private__"})
 _IGNORED = frozenset({"__pydantic_fields_set__", "__fields_set__"})
 """Slots that are no part of a model's content: pydantic's `==` ignores them, too."""
 _ROLES = frozenset({"human", "user", "ai", "assistant", "system", "developer"})
-_PLACES = frozenset({'state["messages"]', ("[]", "messages"), ".messages"})
-"""The channel, and the key or the attribute of a state that is an input."""
+_CHANNEL, _PARTS = 'state["messages"]', frozenset({("[]", "messages"), ".messages"})
+_INPUTS = frozenset({'state["__start__"]', 'state["__pregel_tasks"]'})
+"""The channels of the input and of each `Send`, whose states have the parts in `_PARTS`."""
 _TRIGGERS = ("branch:to:", "join:")
 """Beginnings of LangGraph's own channels. With `defer=True` they hold a tuple of their value and whether it is due."""
 _GOTO = (('state["__start__"]',), ".goto")
@@ -169,7 +170,10 @@ def _is_message(value: tuple[Any, ...], path: _Path) -> bool:
     """True for `(role, content)` in `messages`. LangGraph makes a message of it, also of the list that it becomes."""
     where = (path[-1], path[0][-1]) if len(path) > 1 else path
     is_pair = len(value) == 2 and type(value[0]) is str and value[0] in _ROLES
-    return is_pair and type(value[1]) in (str, list) and not _PLACES.isdisjoint(where)
+    while len(path) > 1:
+        path = path[0]
+    is_there = _CHANNEL in where or (path[0] in _INPUTS and not _PARTS.isdisjoint(where))
+    return is_pair and type(value[1]) in (str, list) and is_there
 
 
 def _is_same(one: Any, another: Any, budget: list[int], depth: int = 20) -> bool:

@@ -320,6 +320,18 @@ async def test_deferred_nodes_and_messages_of_a_model_raise_nothing(target: Targ
     assert sorted(message.content for message in state["messages"]) == ["hi", "joined", "late", "one", "two"]
 
 
+async def test_pairs_under_messages_of_another_channel_are_a_change(target: Target) -> None:
+    """There LangGraph makes no messages of them."""
+    uniform = target.uniform(check_values="raise")
+    for value in (
+        {"messages": ("user", "hi")},
+        {"messages": [("user", "hi")]},
+        [Send("x", {"messages": ("ai", "hi")})],
+    ):
+        with pytest.raises(ValueChanged, match="tuple → list"):
+            await put(uniform, config(), {"other": value})
+
+
 @pytest.mark.parametrize("setting", [{}, {"compression": "zstd"}, {"serde": JsonPlusSerializer()}, {"strict": True}])
 async def test_it_raises_before_anything_is_written(target: Target, setting: dict[str, Any]) -> None:
     uniform = target.uniform(check_values="raise", **setting)

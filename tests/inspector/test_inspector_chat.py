@@ -10,8 +10,9 @@ from typing import Any
 import fakeredis
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.func import entrypoint
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.types import Command, interrupt
+from langgraph.types import Command, Send, interrupt
 from tests.support.factories import chain, config, put
 from tests.support.inspecting import SECRET, browser, check_markup, links, make_thread, talking
 from tests.support.uniform import Target, Uniform
@@ -122,6 +123,23 @@ async def test_channels_of_langgraph_itself_are_folded() -> None:
     assert "branch:to:two" not in few and "branch:to:two" in more
     assert "writes to LangGraph's own channels are left out" in few and "left out" not in more
     assert "human: a text" in tree, "the reducer makes a text a message of a human"
+
+
+async def test_no_fold_hides_an_input_or_the_argument_of_a_send() -> None:
+    """A function's input and a `Send`'s argument are nowhere else."""
+    saver = embedded()
+    entrypoint(checkpointer=saver)(lambda given: interrupt("more?")).invoke({"given": "an input"}, config("f"))
+    builder = StateGraph(MessagesState).add_node("each", lambda _: {"messages": [("ai", "done")]})
+    builder.add_node("plan", lambda _: {}).add_edge(START, "plan")
+    builder.add_conditional_edges("plan", lambda _: [Send("each", {"about": "an argument"})])
+    builder.compile(checkpointer=saver, interrupt_before=["each"]).invoke({"messages": "hello"}, config("s"))
+    async with browser(saver) as client:
+        pages = [
+            (await client.get(f"/{url}")).text
+            for url in ("checkpoint?thread=f", "checkpoint?thread=s", "writes?thread=s")
+        ]
+    for page, text in zip(pages, ("an input", "an argument", "__pregel_tasks"), strict=True):
+        assert text in re.sub(r'<details class="fold">.*?</details>', "", page, flags=re.DOTALL)
 
 
 async def test_a_question_reads_as_its_text() -> None:

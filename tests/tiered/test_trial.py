@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -204,3 +206,17 @@ def test_what_is_no_saver_is_refused(wrong: str, target: Target, monkeypatch: py
 def test_a_saver_that_cannot_be_made_is_refused(target: Target, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     code, lines = tried(target, unreachable, monkeypatch, capsys)
     assert code == 2 and lines[-1].endswith("which is a saver or makes one. OSError: connection refused"), lines
+
+
+def test_an_error_at_the_end_of_a_saver_hides_no_finding(
+    target: Target, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    @contextmanager
+    def unclosed() -> Iterator[InMemorySaver]:
+        yield InMemorySaver()
+        raise RuntimeError("it is closed already")
+
+    code, lines = tried(target, unclosed, monkeypatch, capsys)
+    assert code == 1
+    assert any("InMemorySaver can be cold" in line for line in lines)
+    assert any("InMemorySaver cannot be closed: RuntimeError: it is closed already" in line for line in lines)
