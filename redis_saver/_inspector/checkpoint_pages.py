@@ -272,7 +272,8 @@ class CheckpointPages:
         for diff in compared.channels:
             changes = [self._change(trees, diff.channel, change) for change in diff.changes[:CHILDREN]]
             more = max(0, len(diff.changes) - CHILDREN)
-            about = {"name": diff.channel, "is_own": is_own(diff.channel), "kind": diff.kind}
+            is_folded = is_own(diff.channel) or diff.channel in EMPTIED
+            about = {"name": diff.channel, "is_own": is_folded, "kind": diff.kind}
             channels.append({**about, "changes": changes, "more": more})
         of_both = address(first.config), address(second.config)
         name = of_both[1].thread_id

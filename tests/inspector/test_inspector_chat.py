@@ -114,12 +114,20 @@ async def test_channels_of_langgraph_itself_are_folded() -> None:
         before = (await client.get(unescape(parent[1]))).text if parent else ""
         few, more = [(await client.get(f"/writes?thread=t{own}")).text for own in ("", "&own=yes")]
         tree = (await client.get("/thread?id=t")).text
+        first = (await client.get(re.findall(r'href="(/checkpoint[^"]+)"', unescape(tree))[-1])).text
+        child = re.search(r'href="([^"]+)"[^>]*>Child<', first)
+        diff = re.search(
+            r'href="([^"]+)">Diff to parent<', (await client.get(unescape(child[1]))).text if child else ""
+        )
+        differences = (await client.get(unescape(diff[1]))).text if diff else ""
     folded = re.compile(
         r"<details class=\"fold\"><summary>LangGraph's own channels</summary>(.*?)</details>", re.DOTALL
     )
     for text, its_own in ((every, "branch:to:two"), (before, "branch:to:two")):
         assert any(its_own in part for part in folded.findall(text))
         assert its_own not in folded.sub("", text).partition('id="cost"')[0] and "messages" in folded.sub("", text)
+    (of_diff,) = folded.findall(differences)
+    assert "__start__" in of_diff and "branch:to:one" in of_diff and "messages" in folded.sub("", differences)
     assert "branch:to:two" not in few and "branch:to:two" in more
     assert "writes to LangGraph's own channels are left out" in few and "left out" not in more
     assert "human: a text" in tree, "the reducer makes a text a message of a human"
