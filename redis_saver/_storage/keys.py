@@ -171,7 +171,13 @@ class DataKeys:
     """The data keys of a saver's threads, or of a store's partitions."""
 
     def __init__(self, encryption: Encryption, prefix: str, kind: str) -> None:
-        """Start without keys. The kind is that of `KeyContext`."""
+        """Start without keys. The kind is that of `KeyContext`.
+
+        Raises:
+            TypeError: It is no `Encryption`.
+        """
+        if not isinstance(encryption, Encryption):
+            raise TypeError(f"encryption={kind_of(encryption)}: write encryption=Encryption(keys)")
         self.encryption: Encryption = encryption
         self._prefix: str = prefix
         self.kind: str = kind

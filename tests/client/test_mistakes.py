@@ -42,6 +42,7 @@ from redis_saver._common import times
 from redis_saver._client.clients import described
 from redis_saver._cli.main import main
 from redis_saver._store.store import Store, StoreSettings
+from redis_saver.encryption import Keyset
 from redis_saver.migrate import migrate
 from redis_saver.sentinels import AsyncPrimaryConnection, PrimaryConnection
 
@@ -50,6 +51,11 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
     "async url": (lambda: AsyncRedisSaver("redis://:secret@host"), TypeError, "AsyncRedisSaver.from_conn_string(url)"),
     "asyncio client": (lambda: RedisSaver(redis.asyncio.Redis()), TypeError, "Use AsyncRedisSaver for this one"),
     "blocking client": (lambda: AsyncRedisSaver(redis.Redis()), TypeError, "Use RedisSaver for this one"),
+    "keys alone": (
+        lambda: RedisStore(redis.Redis(), encryption=Keyset({"a": bytes(32)})),
+        TypeError,
+        "write encryption=Encryption(keys)",
+    ),
     "pipeline": (
         lambda: RedisSaver(redis.Redis().pipeline()),
         TypeError,
