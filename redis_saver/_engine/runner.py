@@ -128,7 +128,21 @@ class Driver(ABC, Generic[R]):
 
     async def arun_sleeping(self, operation: Generator[R, Any, T]) -> T:
         """`arun` for an operation that mostly sleeps. Only its requests may use a worker thread."""
-        return await arun(operation, self.arequest)
+        return await arun(operation, self._answered_apart)
+
+    async def _answered_apart(self, request: R) -> Any:
+        """Answer a request in a task of its own, so that a cancellation always ends the caller.
+
+        Before Python 3.12, `asyncio.wait_for` swallows one that arrives just as a command was sent, and redis-py uses
+        it. A short call then ends with its reply, but one that polls would go on for ever.
+        """
+        answering = asyncio.ensure_future(self.arequest(request))
+        try:
+            await asyncio.wait([answering])
+        except asyncio.CancelledError:
+            answering.cancel()
+            raise
+        return answering.result()
 
     def stream(self, operation: Generator[R | Page[T], Any, None]) -> Iterator[T]:
         """Yield the items of an operation that streams. Closing the iterator closes the operation."""

@@ -333,6 +333,36 @@ async def test_a_waiter_leaves_the_queue_at_its_deadline(target: Target) -> None
 
 
 @pytest.mark.parametrize("flavour", ["async"])
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_cancelled_waiter_ends_if_its_client_swallows_that(target: Target) -> None:
+    """As redis-py does before Python 3.12, if the cancellation arrives just as a command was sent."""
+    target = target.elsewhere(flavour="async")
+    client, polls = target.client(), asyncio.Event()
+    waiting, send = target.uniform(client=client), client.execute_command
+
+    async def swallowing(*command: Any, **options: Any) -> Any:
+        reply = asyncio.ensure_future(send(*command, **options))
+        try:
+            polls.set()
+            await asyncio.sleep(0.2)
+        except asyncio.CancelledError:
+            pass
+        return await reply
+
+    async def wait() -> None:
+        async with waiting.saver.own(THREAD, on_busy="wait"):
+            raise AssertionError("somebody owns the thread")
+
+    async with AsyncExitStack() as stack:
+        await begin(target.uniform(), stack)
+        waiter = asyncio.ensure_future(wait())
+        client.execute_command = swallowing
+        await asyncio.wait_for(polls.wait(), 30)
+        waiter.cancel()
+        await asyncio.wait([waiter], timeout=30)
+        assert waiter.cancelled()
+
+
 async def test_a_cancelled_waiter_leaves_the_queue(target: Target) -> None:
     uniform, other = target.uniform(), target.uniform()
     waits, sent = asyncio.Event(), []
