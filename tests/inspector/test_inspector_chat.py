@@ -160,6 +160,20 @@ async def test_a_question_reads_as_its_text() -> None:
     assert shown and "refund?" in shown[0] and "Interrupt" not in shown[0] and "list" not in shown[0]
 
 
+async def test_a_question_shows_its_schema_apart() -> None:
+    saver, builder = embedded(), StateGraph(MessagesState)
+    schema = {"type": "object", "properties": {"amount": {"type": "number"}}}
+    builder.add_node("ask", lambda _: {"messages": [interrupt("refund?", response_schema=schema)]})
+    builder.add_edge(START, "ask")
+    builder.compile(checkpointer=saver).invoke({"messages": []}, config("t"))
+    async with browser(saver) as client:
+        text = (await client.get("/checkpoint?thread=t")).text
+    shown = re.search(r'<div class="notice interrupted">.*?<h2 id="state">', text, re.DOTALL)
+    assert shown
+    question, _, its_schema = shown[0].partition("schema")
+    assert "refund?" in question and "amount" in its_schema and "amount" not in question
+
+
 async def test_tokens_are_shown_by_message_and_channel() -> None:
     saver = embedded()
     usage: Any = {"input_tokens": 1000, "output_tokens": 200, "total_tokens": 1200}

@@ -36,7 +36,7 @@ from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from tests.support.tiering import FlakySaver
-from tests.support.uniform import Target, Uniform
+from tests.support.uniform import Target, Uniform, encryption
 from tests.support.values import Quoting
 from tests.support.wrappers import Around
 
@@ -110,6 +110,44 @@ async def test_an_invalid_filter_is_refused(looked_at: RedisSaver, asked: dict[s
         answer = await client.get(page("", **asked))
     assert answer.status_code == 400 and 'role="alert"' in answer.text
     check_markup(answer.text)
+
+
+async def test_filters_are_folded_until_they_are_used(looked_at: RedisSaver) -> None:
+    async with browser(looked_at) as client:
+        for asked, is_open in (({}, False), ({"sort": "name", "page": "1"}, False), ({"state": "failed"}, True)):
+            text = (await client.get(page("", **asked))).text
+            assert (re.search(r'<details class="fold"( open)?><summary>Filter', text) or [])[1] == (
+                " open" if is_open else None
+            )
+
+
+async def test_the_list_says_what_it_can_read_in_time(looked_at: RedisSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with browser(looked_at) as client:
+        text = (await client.get("/")).text
+        assert "waits: question: May I send it?" in text and "bot failed: ValueError" in text
+        monkeypatch.setattr(thread_pages, "SAID_SECONDS", 0)
+        text = (await client.get("/")).text
+        assert "what was said last: 0 of 5" in text and "May I send it?" not in text
+
+
+async def test_a_list_without_keys_says_nothing_of_what_was_said(target: Target) -> None:
+    make_thread(RedisSaver(target.raw, prefix=target.prefix, encryption=encryption()), "secret")
+    for options, is_shown in (({}, False), ({"encryption": encryption()}, True)):
+        async with browser(RedisSaver(target.raw, prefix=target.prefix, **options)) as client:
+            answer = await client.get("/")
+        assert answer.status_code == 200 and ">secret</a>" in answer.text
+        assert ("May I send it?" in answer.text) == is_shown == ("what was said last: 0 of 1" not in answer.text)
+
+
+async def test_a_live_list_marks_what_changed_since_it_was_opened(looked_at: RedisSaver) -> None:
+    marked = 'class="found" title="Changed since the page was opened"'
+    async with browser(looked_at) as client:
+        first = (await client.get(page("", live="yes"))).text
+        opened = re.search(r'hx-get="[^"]*opened=([^&"]+)', first)
+        assert opened and marked not in first
+        moments = ("2020-01-01 00:00:00", "2126-01-01 00:00:00")
+        before, after = [(await client.get(page("", live="yes", opened=moment))).text for moment in moments]
+    assert before.count(marked) > 0 == after.count(marked)
 
 
 async def test_a_search_without_results_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:

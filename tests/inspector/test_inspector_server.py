@@ -11,7 +11,9 @@ from typing import Any
 import fakeredis
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
+from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.cache.base import BaseCache
+from langgraph.graph import START, MessagesState, StateGraph
 from tests.support.acl import acl_rule
 from tests.support.factories import chain, config, put
 from tests.support.inspecting import HOSTILE, browser, check_markup, links, make_failed, make_thread, orphan, writer
@@ -22,7 +24,7 @@ from redis_saver import RedisCache, RedisSaver, RedisStore, TieredSaver
 from redis_saver._client.clients import connect
 from redis_saver._cli.main import main
 from redis_saver._inspector import health, picture, thread_pages
-from redis_saver._inspector.rows import turns
+from redis_saver._inspector.rows import PREVIEWED, turns
 from redis_saver._inspector.source import Source
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -187,6 +189,29 @@ async def test_a_picture_shows_each_checkpoint_and_escapes_all_names() -> None:
         "it needs no other file"
     )
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f\u202e\ud800]", drawing)
+
+
+async def test_a_picture_shows_failures_in_red(place_of_failures: RedisSaver) -> None:
+    for thread, why in (("fails", "bot failed: "), ("tools", "tool find failed: ")):
+        entries = Source(place_of_failures).entries(thread, None, None, 100, cold=False, longest=PREVIEWED)
+        root = ElementTree.fromstring(picture.svg(thread, turns(entries)))
+        red = [one for one in root.iter(f"{SVG}circle") if "failed" in one.attrib["class"].split()]
+        said = [one.text for one in root.iter(f"{SVG}text") if (one.text or "").startswith(why)]
+        assert len(red) == len(said) == 1, thread
+        style = next(root.iter(f"{SVG}style")).text
+        assert style and "circle.failed { stroke: var(--bad); }" in style
+
+
+@pytest.fixture
+def place_of_failures() -> RedisSaver:
+    """Return a saver with a task that failed (`fails`), and with a tool that gave an error (`tools`)."""
+    saver = RedisSaver(fakeredis.FakeRedis(version=(7,)))
+    make_failed(saver, "fails")
+    failed = ToolMessage("it is locked", name="find", tool_call_id="c", status="error")
+    builder = StateGraph(MessagesState).add_node("tools", lambda _: {"messages": [failed]}).add_edge(START, "tools")
+    called = AIMessage("", tool_calls=[{"name": "find", "args": {}, "id": "c"}])
+    builder.compile(checkpointer=saver).invoke({"messages": [called]}, config("tools"))
+    return saver
 
 
 def test_tree_writes_a_new_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

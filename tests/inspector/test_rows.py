@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 from urllib.parse import urlencode
 
+import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.func import entrypoint
@@ -25,7 +26,7 @@ from redis_saver import RedisSaver
 from redis_saver._common.times import id_at
 from redis_saver._inspector.rows import PREVIEWED, TreeRow, page_of, text_tree, turns
 from redis_saver._inspector.source import Source
-from redis_saver._inspector.values import Mask
+from redis_saver._inspector.values import ago, Mask
 
 
 USAGE: Any = {"input_tokens": 100, "output_tokens": 20, "total_tokens": 120}
@@ -58,6 +59,21 @@ def rows_of(saver: Any, thread: str, hides: Any = lambda _: False, **options: An
     """Return the rows of a thread, oldest first."""
     entries = Source(saver).entries(thread, None, None, 1000, longest=PREVIEWED, **options)
     return [row for turn in reversed(turns(entries, hides)) for row in reversed(turn.rows)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (-5, "0 s ago"),
+        (119, "119 s ago"),
+        (543, "9 min ago"),
+        (7199, "119 min ago"),
+        (7200, "2 h ago"),
+        (9e5, "10 days ago"),
+    ],
+)
+def test_ages_are_told_as_people_say_them(seconds: float, said: str) -> None:
+    assert ago(datetime.now(timezone.utc) - timedelta(seconds=seconds + 0.3)) == said
 
 
 async def test_rows_tell_what_happened_in_turns(target: Target) -> None:
