@@ -54,7 +54,7 @@ def copy_thread(context: Context, source: str, target: str, newest: str | None =
         left_out = {*every.writes}.difference(references.writes)
         staged = yield from _staged(context, source, target, references, left_out=left_out)
         writer = guards.writer_of(context, target, deletes=True)
-        if (yield from _is_promoted(context, target, staged, writer, ttl=default_ttl(context))):
+        if (yield from _promote(context, target, staged, writer, ttl=default_ttl(context))):
             return
     raise _busy(source)
 
@@ -72,7 +72,7 @@ def reseal(context: Context, thread: str) -> Operation[bool]:
             return False
         staged = yield from _staged(context, thread, thread, references, keeps_runs=True)
         kept = (state, *_marks(references))
-        if (yield from _is_promoted(context, thread, staged, guards.ANYBODY, kept=kept)):
+        if (yield from _promote(context, thread, staged, guards.ANYBODY, kept=kept)):
             return True
     raise _busy(thread)
 
@@ -129,7 +129,7 @@ def _staged(
     return _Staged(token, keys, sealing, references.format, numbers)
 
 
-def _is_promoted(
+def _promote(
     context: Context,
     target: str,
     staged: _Staged,

@@ -24,7 +24,7 @@ from redis_saver._common.config import Address
 from redis_saver._common.display import counted, printable, shown
 from redis_saver._inspector import picture
 from redis_saver._inspector.health import OTHER_PREFIX
-from redis_saver._inspector.rows import EMPTIED, PREVIEWED, TreeRow, Turn, is_own, list_threads, page_of, text_tree
+from redis_saver._inspector.rows import PREVIEWED, TreeRow, Turn, is_routine, list_threads, page_of, text_tree
 from redis_saver._inspector.values import ago, gist, moment, nothing, owner_text, state_of
 from redis_saver._migrate.files import new_file
 from redis_saver.errors import EndpointError, ThreadNotFound
@@ -467,7 +467,7 @@ def _diff(
             "" if change.kind == "added" else short(change.before),
             "" if change.kind == "removed" else short(change.after),
         ]
-        for channel in sorted(compared.channels, key=lambda one: is_own(one.channel) or one.channel in EMPTIED)
+        for channel in sorted(compared.channels, key=lambda one: is_routine(one.channel))
         for change in channel.changes
     ]
     if changes:

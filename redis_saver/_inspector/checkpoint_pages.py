@@ -28,7 +28,7 @@ from redis_saver._inspector.pages import (
     position_in,
     read_address,
 )
-from redis_saver._inspector.rows import EMPTIED, PREVIEWED, is_own, task_state, triggered
+from redis_saver._inspector.rows import EMPTIED, PREVIEWED, is_own, is_routine, task_state, triggered
 from redis_saver._inspector.source import SECONDS, Source, elements_of
 from redis_saver._inspector.values import (
     CHILDREN,
@@ -272,8 +272,7 @@ class CheckpointPages:
         for diff in compared.channels:
             changes = [self._change(trees, diff.channel, change) for change in diff.changes[:CHILDREN]]
             more = max(0, len(diff.changes) - CHILDREN)
-            is_folded = is_own(diff.channel) or diff.channel in EMPTIED
-            about = {"name": diff.channel, "is_own": is_folded, "kind": diff.kind}
+            about = {"name": diff.channel, "is_own": is_routine(diff.channel), "kind": diff.kind}
             channels.append({**about, "changes": changes, "more": more})
         of_both = address(first.config), address(second.config)
         name = of_both[1].thread_id

@@ -346,6 +346,11 @@ def is_own(channel: str) -> bool:
     return channel.startswith(_OWN) and channel not in _OF_USERS
 
 
+def is_routine(channel: str) -> bool:
+    """True for a channel whose changes are of LangGraph's own, also if it holds an input that a step takes away."""
+    return is_own(channel) or channel in EMPTIED
+
+
 _SPECIAL = {INTERRUPT: "waits", RESUME: "answered", ERROR: "failed"}
 """Verbs for LangGraph's channels of questions, answers and errors."""
 EMPTIED = frozenset({_START, TASKS})
