@@ -47,7 +47,7 @@ _LOG = ThrottledLog("redis_saver.checkpoint")
 _NO_LIMIT = b"-"
 """History limit of a put that ignores the limits of the saver and of the thread."""
 _POLL, _POLLS = 0.001, 50
-"""How often a put asks whether the pending writes that it overtook are stored: a pause in seconds, and a number."""
+"""Pause in seconds, and number, of a put's looks whether the pending writes that it overtook are stored."""
 _NEW, _UNCHANGED, _EMPTIED = NEW[0], UNCHANGED[0], EMPTIED[0]
 
 

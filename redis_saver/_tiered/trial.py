@@ -43,7 +43,7 @@ class Difference(NamedTuple):
     """Answers that are not those of Redis alone."""
 
     about: str
-    """What differs, such as `metadata`."""
+    """The subject, such as `metadata`."""
     first: str
     """The first one: the question and both answers, or the error."""
     answers: int
