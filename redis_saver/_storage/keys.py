@@ -32,6 +32,7 @@ from redis_saver.errors import KeyUnavailable, RedisSaverError, decoding_key
 
 P = ParamSpec("P")
 OnUnavailable: TypeAlias = Literal["raise", "skip"]
+KeyFor: TypeAlias = Callable[[str, RunnableConfig | None], str | None] | str
 ThreadT = TypeVar("ThreadT", str, RunnableConfig)
 CACHE_SECONDS = 300.0
 MAX_KEYS = 10_000
@@ -125,7 +126,7 @@ class Encryption:
         self,
         keys: KeyProvider,
         *,
-        key_for: Callable[[str, RunnableConfig | None], str | None] | None = None,
+        key_for: KeyFor | None = None,
         cache_seconds: float = CACHE_SECONDS,
         on_unavailable: OnUnavailable = "raise",
     ) -> None:
@@ -133,11 +134,12 @@ class Encryption:
 
         Args:
             keys: A `Keyset`, or a `KeyProvider` of yours.
-            key_for: Returns the name of the key for a new thread, such as its tenant's, from the thread's id and
-                LangGraph's config. The config is None in `copy_thread` and `rotate_keys`. If it then returns None, the
-                key keeps its name. A store passes the name of a new partition, and None. That name is the first two
-                labels of its namespaces, joined by `/`, such as `memories/user-1`. In a label, `%`, `{`, `}` and `/`
-                are percent-encoded. Caches always use the primary key.
+            key_for: The name of the key, such as a tenant's, or a function that returns it for a new thread from the
+                thread's id and LangGraph's config. The config is None in `copy_thread` and `rotate_keys`. If the
+                function then returns None, the key keeps its name. A store passes the name of a new partition, and
+                None. That name is the first two labels of its namespaces, joined by `/`, such as `memories/user-1`. In
+                a label, `%`, `{`, `}` and `/` are percent-encoded. A cache calls no function: it uses the key of the
+                name that you write here, or else the primary key.
             cache_seconds: Time for which a process keeps an unwrapped data key. After it, a destroyed key is noticed.
             on_unavailable: What calls over several threads or partitions do if the key of one is unavailable. `"raise"`
                 raises `KeyUnavailable`. `"skip"` leaves it out, logs its name, and counts it in `stats()`. A call about
@@ -148,10 +150,12 @@ class Encryption:
         """
         if not isinstance(keys, KeyProvider):
             raise TypeError(f"Encryption: keys is {kind_of(keys)}; write a Keyset or another KeyProvider")
+        if key_for is not None and not callable(key_for) and not (isinstance(key_for, str) and key_for):
+            raise TypeError(f"Encryption: key_for is {kind_of(key_for)}; write a name, or a function that returns one")
         configs.number("cache_seconds", cache_seconds, 0)
         configs.one_of(Encryption, "on_unavailable", on_unavailable, "raise", "skip")
         self.keys: KeyProvider = keys
-        self.key_for: Callable[[str, RunnableConfig | None], str | None] | None = key_for
+        self.key_for: KeyFor | None = key_for
         self.cache_seconds: float = cache_seconds
         self.on_unavailable: OnUnavailable = on_unavailable
 
@@ -333,9 +337,13 @@ class DataKeys:
         return self._asked(name, config) or kept
 
     def _asked(self, name: str, config: RunnableConfig | None) -> str | None:
-        key_for = None if self.kind == "cache" else self.encryption.key_for
+        key_for = self.encryption.key_for
+        if key_for is None or isinstance(key_for, str):
+            return key_for
+        if self.kind == "cache":  # it holds entries of many threads, so no function of one thread can choose its key
+            return None
         with self._foreign("key_for"):
-            return key_for(name, config) if key_for else None
+            return key_for(name, config)
 
     def _wrap(self, name: str, data_key: bytes, own_id: bytes, key_name: str | None) -> Operation[Cipher]:
         keys, cipher = self.encryption.keys, self._cipher(name, own_id, data_key)

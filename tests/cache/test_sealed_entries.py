@@ -241,3 +241,37 @@ async def test_the_key_is_rotated(target: Target) -> None:
     assert (await both.akey_status()).caches == {"new": 1}
     assert await encrypting(target, Keyset({"new": b"n" * 32}), on_error="raise").get([A]) == {A: "value"}
     assert list((await encrypting(target, Keyset({"other": b"x" * 32})).cache.arotate_keys()).failed) == ["cache"]
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_cache_uses_the_key_that_key_for_names(target: Target) -> None:
+    """A command, which knows no `key_for`, rotates it to the next key of that name, not to the primary key."""
+    keys = Keyset({"primary": b"p" * 32, "acme/1": b"a" * 32})
+    cache = cache_of(target, encryption=Encryption(keys, key_for="acme"), on_error="raise")
+    await cache.set({A: ("value", None)})
+    assert (await cache.cache.akey_status()).caches == {"acme/1": 1}
+    both = Keyset({"primary": b"p" * 32, "acme/2": b"b" * 32, "acme/1": b"a" * 32})
+    assert (await encrypting(target, both).cache.arotate_keys()).rotated == 1
+    assert (await cache_of(target, encryption=Encryption(both)).cache.akey_status()).caches == {"acme/2": 1}
+    later = Encryption(Keyset({"primary": b"p" * 32, "acme/2": b"b" * 32}), key_for="acme")
+    assert await cache_of(target, encryption=later, on_error="raise").get([A]) == {A: "value"}
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_cache_moves_from_the_primary_key_to_a_named_one(target: Target) -> None:
+    keys = Keyset({"primary": b"p" * 32, "acme": b"a" * 32})
+    await encrypting(target, keys).set({A: ("value", None)})
+    named = cache_of(target, encryption=Encryption(keys, key_for="acme"), on_error="raise")
+    assert (await named.cache.arotate_keys()).rotated == 1
+    assert (await named.cache.akey_status()).caches == {"acme": 1}
+    assert await named.get([A]) == {A: "value"}
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_cache_whose_named_key_is_missing_is_skipped(target: Target) -> None:
+    encryption = Encryption(Keyset({"primary": b"p" * 32}), key_for="acme")
+    cache = cache_of(target, encryption=encryption)
+    await cache.set({A: ("value", None)})
+    assert (cache.stats().errors, target.keys()) == (1, [])
+    with pytest.raises(KeyUnavailable, match="no key of the name 'acme'"):
+        await cache_of(target, encryption=encryption, on_error="raise").set({A: ("value", None)})

@@ -91,6 +91,9 @@ def test_the_setting_takes_a_provider() -> None:
         Encryption(KEYS)  # type: ignore[arg-type]
     with pytest.raises((TypeError, ValueError), match="cache_seconds"):
         encryption(cache_seconds=-1)
+    for wrong in ("", ["tenant-7"]):
+        with pytest.raises(TypeError, match="write a name, or a function"):
+            encryption(key_for=wrong)
 
 
 def test_a_wrapped_key_opens_only_for_its_thread() -> None:

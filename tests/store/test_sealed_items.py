@@ -259,6 +259,10 @@ async def test_key_for_gets_the_name_of_the_partition(target: Target) -> None:
     await without.delete(NS, "k")  # deleting needs no key
     assert await without.count() == 3
     assert await without.delete_namespace(("memories",)) == 2
+    named = encrypted(target, key_for="tenant")
+    await named.put(NS, "k", {"n": 1})
+    assert set((await named.key_status()).partitions) == {"tenant", "old"}
+    await named.delete_namespace(NS)
     none = encrypted(target, key_for=lambda *_: "nobody")
     with pytest.raises(KeyUnavailable):
         await none.put(NS, "k", {"n": 1})
