@@ -70,6 +70,14 @@ class Old(pydantic.v1.BaseModel):
     value: Any = None
 
 
+@dataclasses.dataclass
+class Started:
+    count: dataclasses.InitVar[int] = 0
+
+    def __post_init__(self, count: int) -> None:
+        self.counted = count
+
+
 class Outer:
     @dataclasses.dataclass
     class Nested:
@@ -132,6 +140,10 @@ VALUES: dict[str, tuple[Any, list[str]]] = {
     "array": (np.arange(6).reshape(2, 3), []),
     "nans": (np.array([float("nan"), -0.0]), []),
     "objects": (np.array([1, "a"], dtype=object), [": ndarray → NoneType"]),
+    "masked": (np.ma.masked_equal([1, 1001], 1001), [": MaskedArray → ndarray"]),
+    "structured": (np.array([(1,)], dtype=[("a", "i4")]), [": ndarray of [('a', '<i4')] → ndarray of |V4"]),
+    "memory": (memoryview(b"x"), [": memoryview → bytes"]),
+    "init_var": (Started(1), [".counted: int → another int"]),
     "status": (Status.OPEN, []),
     "level": (Level.LOW, []),
     "pair": (Pair.ONE, [": Pair → list"]),
@@ -205,7 +217,7 @@ def content(value: Any) -> Any:
         more = value.__pydantic_extra__ or {}, value.__pydantic_private__ or {}
         fields = {name: getattr(value, name) for name in type(value).model_fields}
         return kind, [sorted((name, content(part)) for name, part in parts.items()) for parts in (fields, *more)]
-    if isinstance(value, (pydantic.v1.BaseModel, Point, Outer.Nested, Send, Interrupt)):
+    if isinstance(value, (pydantic.v1.BaseModel, Point, Started, Outer.Nested, Send, Interrupt)):
         names = getattr(value, "__slots__", None) or vars(value)
         return kind, [(name, content(getattr(value, name))) for name in names]
     return kind, repr(value)
