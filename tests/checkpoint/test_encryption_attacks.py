@@ -18,7 +18,7 @@ from tests.support.attacking import Honest, check_history, check_tuple, graph, k
 from tests.support.factories import config
 from tests.support.hostile import ALLOWED, changed_bytes, resealed
 from tests.support.servers import url_of
-from tests.support.uniform import KEYS, encryption, shared
+from tests.support.uniform import encryption, shared
 
 from redis_saver import KeyMismatch, RedisSaver, UnsupportedFormat
 from redis_saver._storage.framing import pack, unpack

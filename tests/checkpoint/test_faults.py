@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import redis
 from tests.support.factories import checkpoint, config, ids
-from tests.support.growing import CONSTANT, Step, grow, keys, name, outcome, values
+from tests.support.growing import Step, grow, keys, name, outcome, values
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.memory import InMemorySaver
 from tests.support.proxy import Proxy, proxy, retrying, through
@@ -31,8 +31,6 @@ from tests.support.wrappers import Around
 from redis_saver import ClusterMoving, DecodeError, EncodeError, KeyConflict, ThreadDamaged, ThreadInfo, TieredSaver
 from redis_saver._common import names
 from redis_saver._engine.requests import Batch
-from redis_saver._common.names import Keyspace
-from redis_saver._storage import codec, framing
 
 pytestmark = pytest.mark.also_on(redis62="sync")
 

@@ -30,7 +30,7 @@ from tests.support.uniform import Target, Uniform
 
 from tests.support.wrappers import Around, script_of
 
-from redis_saver import History, RedisSaver
+from redis_saver import History
 from redis_saver._common import names
 from redis_saver._checkpoint import scripts
 

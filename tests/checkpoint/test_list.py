@@ -12,7 +12,6 @@ from tests.support.factories import chain, config, ids, put
 from langgraph.checkpoint.base import INTERRUPT, WRITES_IDX_MAP
 from tests.support.uniform import Uniform
 
-from redis_saver import ThreadDamaged
 
 pytestmark = [
     pytest.mark.encrypted_too,

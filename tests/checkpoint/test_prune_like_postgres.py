@@ -9,7 +9,7 @@ import pytest
 from langchain_core.messages import AnyMessage
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.graph import START, StateGraph, add_messages
-from langgraph.types import Command, Send, interrupt
+from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
 from redis_saver import RedisSaver

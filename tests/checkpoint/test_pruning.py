@@ -365,11 +365,7 @@ async def test_only_a_removed_parent_is_forgotten(saver: Uniform) -> None:
     fork = [await put(saver, root[0], {"n": 10 + number}, versions={"n": f"9{number}"}) for number in range(2)]
     await saver.prune(["t"], keep_last=3)
     found = {one.checkpoint["id"]: one.parent_config for one in await saver.list(config("t"))}
-    assert found == {
-        ids_of(root)[2]: None,
-        ids_of(fork)[0]: None,
-        ids_of(fork)[1]: None,
-    }
+    assert found == {ids_of(root)[2]: None, ids_of(fork)[0]: None, ids_of(fork)[1]: None}
     await put(saver, fork[1], {"n": 12}, versions={"n": "93"})
     await saver.prune(["t"], keep_last=2)
     newest, older = await saver.list(config("t"))

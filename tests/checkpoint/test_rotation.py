@@ -22,7 +22,7 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from tests.support.cases import case
 from tests.support.factories import checkpoint, config
 from tests.support.hostile import furnish
-from tests.support.raw import check_chunks, check_sound, stored_chunks
+from tests.support.raw import check_sound, stored_chunks
 from tests.support.servers import Server
 from tests.support.sharing import fields_of, texts
 from tests.support.uniform import Target, Uniform, shared

@@ -14,7 +14,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import TASKS
 from langgraph.types import Send
-from tests.support.raw import check_chunks, check_counters, check_sound, counters, size, writes_in_chunks
+from tests.support.raw import check_chunks, check_counters, check_sound, size, writes_in_chunks
 from tests.support.tiering import BEHIND, Tiers, drained
 from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import Around, Meanwhile, script_of

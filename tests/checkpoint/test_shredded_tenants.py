@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from langgraph.store.base import SearchOp
-from tests.support.factories import checkpoint, config, put
+from tests.support.factories import config, put
 from tests.support.tenants import READABLE, SECRETS, TENANTS, THREADS, Counting, keys, threads_of
 from tests.support.uniform import Target, Uniform
 

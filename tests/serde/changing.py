@@ -33,13 +33,7 @@ from tests.support.compiled import compiled_left_out
 from tests.support.seeds import seeds
 from tests.support.uniform import Uniform
 
-from redis_saver import (
-    AsyncRedisSaver,
-    AsyncTieredSaver,
-    EncodeError,
-    RedisSaver,
-    TieredSaver,
-)
+from redis_saver import AsyncRedisSaver, AsyncTieredSaver, EncodeError, RedisSaver, TieredSaver
 from redis_saver._serde.serializer import FastSerializer, safe
 
 WHEN = datetime.datetime(2026, 1, 1)

@@ -5,25 +5,19 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import datetime
-import decimal
-import enum
 import itertools
-import pathlib
 import pickle
 import subprocess
 import sys
-import uuid
 import warnings
 from collections import deque
-from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import langchain_core.messages as lc
 import numpy as np
 import ormsgpack
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langgraph.checkpoint.serde import _msgpack, jsonplus
@@ -33,10 +27,8 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Interrupt, Send
 from message_strategies import (
-    CLASSES,
     FAST,
     JSONPLUS,
-    NEEDED,
     ORDINARY_MESSAGES,
     Color,
     Inner,
@@ -47,26 +39,21 @@ from message_strategies import (
     Number,
     Pair,
     Point,
-    Real,
     Sequence,
     Text,
     anything,
-    blocks,
     calls,
     changed,
-    counts,
     dicts,
     messages,
     odd,
     odd_dicts,
     often,
-    openai_calls,
     outcome,
     plain,
-    scalars,
     usage,
 )
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel
 from tests.support.compiled import compiled_left_out
 
 from redis_saver._serde import cutter

@@ -21,26 +21,9 @@ from tests.support.counting import load_scripts
 from tests.support.factories import checkpoint, config, ids
 from tests.support.growing import together
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    rule,
-    run_state_machine_as_test,
-)
-from langchain_core.messages import HumanMessage
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from tests.support.raw import (
-    all_links,
-    check_chunks,
-    check_counters,
-    check_sound,
-    counters,
-    size,
-    stored_chunks,
-)
+from tests.support.raw import all_links, check_chunks, check_counters, check_sound, size, stored_chunks
 from tests.support.seeds import targets
 from tests.support.servers import url_of
 from tests.support.sharing import (
@@ -50,7 +33,6 @@ from tests.support.sharing import (
     THREAD,
     TaskInfo,
     _plain,
-    _replaced,
     all_said,
     fields_of,
     key_of,

@@ -9,18 +9,7 @@ from typing import Any
 import pytest
 from tests.support.factories import config
 from tests.support.raw import check_chunks, check_counters, check_sound, size, stored_chunks
-from tests.support.sharing import (
-    BASE,
-    EDITS,
-    FILES,
-    TaskInfo,
-    fields_of,
-    key_of,
-    name,
-    said,
-    text,
-    texts,
-)
+from tests.support.sharing import BASE, EDITS, FILES, TaskInfo, fields_of, key_of, name, said, text, texts
 from tests.support.uniform import Target
 
 from redis_saver import AsyncRedisSaver, DecodeError, RedisSaver, ThreadDamaged

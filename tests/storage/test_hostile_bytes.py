@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import resource
 import subprocess
 import sys
 import tracemalloc
@@ -22,7 +21,6 @@ from tests.support import seeds
 import zstandard
 from tests.support.factories import checkpoint, config
 from tests.support.hostile import (
-    ALLOWED,
     OF_STORED_BYTES,
     PREFIX,
     SECONDS,
@@ -40,16 +38,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from tests.support.servers import url_of
 from tests.support.uniform import Target, Uniform, encryption
 
-from redis_saver import (
-    DecodeError,
-    EncodeError,
-    KeyConflict,
-    LimitExceeded,
-    Limits,
-    RedisSaver,
-    ThreadDamaged,
-    TieredSaver,
-)
+from redis_saver import DecodeError, EncodeError, LimitExceeded, Limits, RedisSaver, ThreadDamaged, TieredSaver
 from redis_saver._common import names
 from redis_saver._checkpoint import delta, writing
 from redis_saver.errors import FileDamaged
