@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -132,3 +133,15 @@ def check_chunks(target: Target, thread: str = "thread", *, swept: bool = False)
     if swept:
         assert b"@gc_roots" not in fields
         assert there == alive
+
+
+def raw_bytes(target: Target) -> bytes:
+    """Return all keys, fields, members and values of the test's prefix."""
+    found: list[bytes] = []
+    for key in target.keys():
+        is_hash = target.raw.type(key) == b"hash"
+        found += [
+            key,
+            *(itertools.chain(*target.raw.hgetall(key).items()) if is_hash else target.raw.zrange(key, 0, -1)),
+        ]
+    return b"\n".join(found)

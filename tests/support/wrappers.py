@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -79,6 +80,31 @@ class Around(DriverWrapper):
         super().__init__(saver._driver)
         self.around = around  # type: ignore[method-assign]
         saver._driver = self
+
+
+def noted(saver: Any) -> list[tuple[Any, Any]]:
+    """Return a list that collects a saver's requests and their replies from now on."""
+    found = list[tuple[Any, Any]]()
+
+    def around(request: Any) -> Any:
+        reply = yield request
+        found.append((request, reply))
+        return reply
+
+    Around(saver, around)
+    return found
+
+
+def before_each(saver: Any, script: Any, act: Callable[[int], object]) -> None:
+    """Call a function before each run of a script, with the number of that run, from 1 on."""
+    numbers = itertools.count(1)
+
+    def around(request: Any) -> Any:
+        if script_of(request) is script:
+            act(next(numbers))
+        return (yield request)
+
+    Around(saver, around)
 
 
 class Meanwhile(DriverWrapper):
