@@ -17,7 +17,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from tests.support.counting import load_scripts
+from tests.support.counting import Calls, Traffic
 from tests.support.factories import checkpoint, config, ids
 from tests.support.growing import together
 from hypothesis import HealthCheck, settings
@@ -59,41 +59,6 @@ BOTH = pytest.mark.parametrize("target_name", ["redis", pytest.param("redis62", 
 @pytest.fixture(params=["redis"])
 def target_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-class Calls:
-    """Number of scripts that a server ran since the last `take`."""
-
-    def __init__(self, target: Target) -> None:
-        self.raw = target.raw
-        load_scripts(self.raw)
-        self.take()
-
-    def _now(self) -> int:
-        stats = self.raw.info("commandstats")
-        return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "eval"))
-
-    def take(self) -> int:
-        before, self.before = getattr(self, "before", 0), self._now()
-        return self.before - before
-
-
-class Traffic:
-    """Bytes that a server received and sent since the last `take`, without those of the measurement."""
-
-    def __init__(self, target: Target) -> None:
-        self.raw = target.raw
-        self.before = (0, 0)
-        self.take()
-        self.own = (0, 0)
-        self.own = self.take()
-
-    def take(self) -> tuple[int, int]:
-        stats = self.raw.info("stats")
-        now = stats["total_net_input_bytes"], stats["total_net_output_bytes"]
-        took, self.before = (now[0] - self.before[0], now[1] - self.before[1]), now
-        own = getattr(self, "own", (0, 0))
-        return took[0] - own[0], took[1] - own[1]
 
 
 def chunks_of_values(target: Target) -> list[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from tests.support.uniform import Uniform
+from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import Around
 
 from redis_saver._engine import scripts
@@ -53,6 +53,34 @@ class Counted:
         names = [str(args[0]) for args in self.sent]
         self.sent.clear()
         return names
+
+
+class Calls:
+    """Number of scripts that a server ran since the last `take`."""
+
+    def __init__(self, target: Target) -> None:
+        self.raw, self.before = target.raw, 0
+        load_scripts(self.raw)
+        self.take()
+
+    def take(self) -> int:
+        stats, before = self.raw.info("commandstats"), self.before
+        self.before = sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "eval"))
+        return self.before - before
+
+
+class Traffic:
+    """Bytes that a server received and sent since the last `take`, without those of the measurement."""
+
+    def __init__(self, target: Target) -> None:
+        self.raw, self.before, self.own = target.raw, (0, 0), (0, 0)
+        self.take()
+        self.own = self.take()
+
+    def take(self) -> tuple[int, int]:
+        stats = self.raw.info("stats")
+        before, self.before = self.before, (stats["total_net_input_bytes"], stats["total_net_output_bytes"])
+        return self.before[0] - before[0] - self.own[0], self.before[1] - before[1] - self.own[1]
 
 
 class Bytes:
