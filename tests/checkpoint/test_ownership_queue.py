@@ -21,30 +21,21 @@ from typing import Any
 
 import pytest
 from tests.support.factories import checkpoint, config
+from tests.support.owning import THREAD, begin, owner_key, server_time, waiters_key
 from tests.support.uniform import Target, Uniform
-from tests.support.wrappers import Around, asked, ran, script_of
+from tests.support.wrappers import Around, asked, noted, ran, script_of
 
 from redis_saver._checkpoint import ownership
 from redis_saver._checkpoint.ownership import Terms
 from redis_saver._client import loops
-from redis_saver._common.names import Keyspace
 from redis_saver._checkpoint import scripts
 from redis_saver._engine.requests import Call, Sleep
 from redis_saver.errors import DecodeError, NotOwner
 
 pytestmark = pytest.mark.also_on(cluster="sync")
 
-THREAD = "thread"
 WORK = 0.02
 """Seconds for which a simulated waiter keeps the thread."""
-
-
-def owner_key(target: Target) -> bytes:
-    return Keyspace(target.prefix).owner_key(THREAD)
-
-
-def waiters_key(target: Target) -> bytes:
-    return Keyspace(target.prefix).owner_keys(THREAD)[1]
 
 
 def taken(uniform: Uniform, nonce: str, wait: str | None = None, on_busy: Any = "wait") -> Generator[Any, Any, Any]:
@@ -55,12 +46,6 @@ def taken(uniform: Uniform, nonce: str, wait: str | None = None, on_busy: Any = 
 def in_line(uniform: Uniform) -> Any:
     """This process's waiters for the thread, if any."""
     return ownership._lines.get((uniform.saver._rules.keyspace, THREAD))
-
-
-async def begin(uniform: Uniform, stack: AsyncExitStack, **options: Any) -> Any:
-    """Enter a block that ends with the stack."""
-    owned = uniform.saver.own(THREAD, **options)
-    return await stack.enter_async_context(owned) if uniform.native_async else stack.enter_context(owned)
 
 
 class Simulation:
@@ -75,11 +60,8 @@ class Simulation:
         # The server's clock is not the test's, so no waiter is late by it.
         patient = scripts.TAKE_OWNERSHIP.text.replace("LATE = 400", "LATE = 60000")
         assert "LATE = 60000" in patient
-        monkeypatch.setattr(
-            scripts,
-            "TAKE_OWNERSHIP",
-            scripts.TAKE_OWNERSHIP._replace(text=patient, sha=sha1(patient.encode()).hexdigest()),
-        )
+        sha = sha1(patient.encode()).hexdigest()
+        monkeypatch.setattr(scripts, "TAKE_OWNERSHIP", scripts.TAKE_OWNERSHIP._replace(text=patient, sha=sha))
 
     def wait(self, uniform: Uniform, keeps_it_for: float = WORK) -> int:
         """Add a waiter. Return its number, which is also its nonce."""
@@ -218,17 +200,10 @@ async def test_a_dead_waiter_counts_for_less_than_a_second(target: Target) -> No
     assert 0 < milliseconds <= 1000
     for waiter in waiters:
         waiter.close()
-    seconds, micros = await asked_time(target)
-    alive = dict(target.raw.zrange(waiters_key(target), 0, -1, withscores=True))
-    ends = [score - seconds * 1000 - micros / 1000 for member, score in alive.items() if member.startswith(b"alive")]
+    now, alive = server_time(target), target.raw.zrange(waiters_key(target), 0, -1, withscores=True)
+    ends = [score - now for member, score in alive if member.startswith(b"alive")]
     assert ends
     assert max(ends) <= 1000
-
-
-async def asked_time(target: Target) -> tuple[int, int]:
-    named = {"target_nodes": target.raw.get_random_node()} if target.name == "cluster" else {}
-    found: tuple[int, int] = target.raw.time(**named)
-    return found
 
 
 async def test_a_late_waiter_gets_its_place_back(target: Target) -> None:
@@ -314,19 +289,12 @@ async def test_a_waiter_polls_once_more_at_its_deadline(target: Target, simulati
 
 async def test_a_waiter_leaves_the_queue_at_its_deadline(target: Target) -> None:
     uniform, other = target.uniform(), target.uniform()
-    left: list[Any] = []
-
-    def watching(request: Any) -> Any:
-        reply = yield request
-        left.extend([reply] if script_of(request) is scripts.RELEASE_OWNERSHIP else [])
-        return reply
-
-    Around(other.saver, watching)
+    asked_for = noted(other.saver)
     async with AsyncExitStack() as stack:
         await begin(uniform, stack)
         with pytest.raises(NotOwner):
             await begin(other, stack, on_busy="wait", wait="0s")
-        while not left:
+        while not any(script_of(request) is scripts.RELEASE_OWNERSHIP for request, _ in asked_for):
             await asyncio.sleep(0.005)
         assert not target.raw.exists(waiters_key(target))
         assert target.raw.exists(owner_key(target))
@@ -484,26 +452,12 @@ async def test_a_deletion_removes_the_queue(target: Target) -> None:
         waiter.close()
 
 
-def wrong(reply: Any) -> Any:
-    return pytest.param(reply, id=str(reply))
+DAMAGED = ([0, b"", 10], [0, b"", b"10", b"1"], [0, b"", -1, b"1"], [0, b"", 10**9, b"1"], [0, b"", 10, b""],
+           [0, b"", 10, b"x"], [0, b"", 10, b"1" * 17], [0, b"", 10, 1], [0, b"", 10, None], [1, b""])  # fmt: skip
 
 
 @pytest.mark.parametrize("target_name", ["fakeredis"])
-@pytest.mark.parametrize(
-    "reply",
-    [
-        wrong([0, b"", 10]),
-        wrong([0, b"", b"10", b"1"]),
-        wrong([0, b"", -1, b"1"]),
-        wrong([0, b"", 10**9, b"1"]),
-        wrong([0, b"", 10, b""]),
-        wrong([0, b"", 10, b"x"]),
-        wrong([0, b"", 10, b"1" * 17]),
-        wrong([0, b"", 10, 1]),
-        wrong([0, b"", 10, None]),
-        wrong([1, b""]),
-    ],
-)
+@pytest.mark.parametrize("reply", DAMAGED, ids=str)
 @pytest.mark.by_turns
 async def test_a_damaged_reply_to_a_poll_raises_decode_error(target: Target, reply: Any) -> None:
     waiter = taken(target.uniform(), "a" * 16)
@@ -515,8 +469,7 @@ async def test_a_damaged_reply_to_a_poll_raises_decode_error(target: Target, rep
 @pytest.mark.parametrize("target_name", ["fakeredis"])
 def test_garbage_collected_waiters_leave_the_line(target: Target) -> None:
     uniform = target.uniform()
-    waiter = taken(uniform, "a" * 16)
-    next(waiter)
+    next(waiter := taken(uniform, "a" * 16))
     waiter.send([0, b"", 10, b"1"])
     assert in_line(uniform)
     del waiter

@@ -49,10 +49,11 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, SCHEDULED
 from langgraph.store.base import Item
 from langgraph.types import Command, Interrupt, Overwrite, Send
 from pydantic import BaseModel, SecretStr
+from tests.support.raw import raw_bytes
 from tests.support.servers import url_of
 from tests.support.uniform import Target, Uniform
 from tests.support.values import KEY, Point
-from tests.support.wrappers import Around
+from tests.support.wrappers import noted, script_of
 
 from redis_saver import DecodeError, EncodeError, Limits, TieredSaver
 from redis_saver._checkpoint import scripts
@@ -246,11 +247,8 @@ def test_alike_tells_values_apart() -> None:
 
 def wrong(wanted: dict[str, Any], got: dict[str, Any]) -> list[str]:
     """Names of values that differ from the wanted ones."""
-    return [
-        name
-        for name in {**wanted, **got}
-        if name not in got or name not in wanted or not alike(wanted[name], got[name])
-    ]
+    common = {name for name in got.keys() & wanted.keys() if alike(wanted[name], got[name])}
+    return [name for name in {**wanted, **got} if name not in common]
 
 
 async def stored_everywhere(uniform: Any, values: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -459,18 +457,6 @@ async def test_with_allowlist_returns_a_clone_that_loads_more_types(target: Targ
 # -- encryption
 
 
-def raw_bytes(target: Target) -> bytes:
-    """All keys, fields, members and values of the test's prefix."""
-    chunks: list[bytes] = []
-    for key in target.keys():
-        chunks.append(key)
-        if target.raw.type(key) == b"hash":
-            chunks += itertools.chain(*target.raw.hgetall(key).items())
-        else:
-            chunks += target.raw.zrange(key, 0, -1)
-    return b"\n".join(chunks)
-
-
 @pytest.mark.plain("it compares with a thread that is not encrypted")
 async def test_encrypted_threads_hold_no_plain_values(target: Target) -> None:
     """Values come back, but no value, metadata value or write can be found in Redis."""
@@ -488,9 +474,9 @@ async def test_encrypted_threads_hold_no_plain_values(target: Target) -> None:
         {"who": "MARKER of a user"},
         {"tag": {"$in": ["MARKER of a tag"]}},
         {"str": PLAIN["str"].replace("\0", "")},
-        {"who": "nobody"},
     ]
-    assert [len(await uniform.list(config(), filter=wanted)) for wanted in filters] == [1, 1, 1, 0]
+    assert [len(await uniform.list(config(), filter=wanted)) for wanted in filters] == [1, 1, 1]
+    assert await uniform.list(config(), filter={"who": "nobody"}) == []
     assert len(await uniform.list(None, filter={"who": "MARKER of a user"})) == 1
     await uniform.copy_thread("thread", "copy")
     await uniform.prune(["copy"], keep_last=1)
@@ -545,9 +531,7 @@ def test_names_do_not_collide() -> None:
     assert len({key for pair in keys for key in pair}) == 2 * len(NAMES)
     for pair in keys:
         for key in pair:
-            assert key[key.index(b"{") + 1 : key.index(b"}")] != b"", (
-                "with an empty hash tag the keys would be in different slots"
-            )
+            assert b"{}" not in key, "with an empty hash tag the keys would be in different slots"
             assert key.count(b"{") == key.count(b"}") == 1
     for one, two in itertools.product(NAMES, NAMES):
         assert names.components(names.component(one) + names.component(two)) == [one, two]
@@ -624,9 +608,8 @@ async def test_namespaces_may_have_any_name(saver: Uniform) -> None:
     assert len(await saver.list(config("thread", None))) == 2 * len(NAMES)
     done = await saver.prune(["thread"])
     assert done.checkpoints == len(NAMES)
-    assert {one.config["configurable"]["checkpoint_ns"] for one in await saver.list(config("thread", None))} == set(
-        NAMES
-    )
+    left = await saver.list(config("thread", None))
+    assert {one.config["configurable"]["checkpoint_ns"] for one in left} == set(NAMES)
 
 
 async def test_channels_may_have_any_name(saver: Uniform) -> None:
@@ -634,10 +617,8 @@ async def test_channels_may_have_any_name(saver: Uniform) -> None:
     values = {name: f"value {position}" for position, name in enumerate(NAMES)}
     versions = {name: f"{position:032}.{name}" for position, name in enumerate(NAMES)}
     root = await put(saver, config(), {}, versions={})
-    made = {
-        **checkpoint(values, versions),
-        "versions_seen": {},
-    }  # LangGraph's serializer refuses keys with lone surrogates
+    # LangGraph's serializer refuses keys with lone surrogates.
+    made = {**checkpoint(values, versions), "versions_seen": {}}
     old = await saver.put(root, made, {"step": 1}, versions)
     await saver.put_writes(old, [(name, [name == one for one in NAMES]) for name in NAMES], "task")
     other = {name: f"{version}+" for name, version in versions.items()}
@@ -838,33 +819,20 @@ async def test_memory_for_long_names_is_bounded(target: Target) -> None:
 async def test_a_value_of_a_version_without_one_is_left_out(target: Target, knows: bool) -> None:
     """As InMemorySaver does. A process that knows that the version has none needs one round trip, another two."""
     model, uniform = InMemorySaver(), target.uniform()
-    other, calls = uniform if knows else target.uniform(), list[Any]()
+    other = uniform if knows else target.uniform()
     values: dict[str, Any] = {"log": ["a"] * 1000, "n": [1]}
-
-    def counted(request: Any) -> Any:
-        calls.append(request)
-        return (yield request)
 
     where, in_model = config(), config()
     for step, given in enumerate(({}, {"n": [1]}, values, values)):
         new = {0: {"log": "1", "x": "1"}, 1: {"n": "1"}}.get(step, {})
         made = checkpoint(given, {"log": "1", "x": "1", **({"n": "1"} if step else {})})
         if step == 2:
-            Around(other.saver, counted)
+            calls = noted(other.saver)
         where = await (other if step > 1 else uniform).put(where, made, {"step": step}, new)
         in_model = model.put(in_model, made, {"step": step}, new)
         if step == 2:
-            assert sum(getattr(call, "script", None) is scripts.PUT for call in calls) == (1 if knows else 2)
+            assert sum(script_of(request) is scripts.PUT for request, _ in calls) == (1 if knows else 2)
     found, expected = await target.uniform().list(config()), list(model.list(config()))
     assert [one.checkpoint for one in found] == [one.checkpoint for one in expected]
     assert found[0].checkpoint["channel_values"] == {"n": [1]}
     assert (await uniform.check("thread")).sound
-
-
-async def test_a_lost_thread_is_stored_again_with_all_values(target: Target, saver: Uniform) -> None:
-    """The parent is gone, so it does not show which values it had."""
-    first = await put(saver, config(), {"log": ["a"], "n": [1]}, versions={"log": "1", "n": "1"})
-    target.raw.unlink(*target.keys())
-    made = checkpoint({"log": ["a"], "n": [2]}, {"log": "1", "n": "2"})
-    await saver.put(first, made, {}, {"n": "2"})
-    assert (await target.uniform().get_tuple(config())).checkpoint["channel_values"] == {"log": ["a"], "n": [2]}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -20,19 +22,8 @@ import redis
 from tests.support import seeds
 import zstandard
 from tests.support.factories import checkpoint, config
-from tests.support.hostile import (
-    OF_STORED_BYTES,
-    PREFIX,
-    SECONDS,
-    WHERE,
-    attempt,
-    changed_bytes,
-    changed_reply,
-    furnish,
-    noted,
-    sealed,
-    watched,
-)
+from tests.support.hostile import OF_STORED_BYTES, PREFIX, SECONDS, WHERE, attempt, changed_bytes, changed_reply
+from tests.support.hostile import furnish, noted, sealed, watched
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from tests.support.servers import url_of
@@ -74,54 +65,34 @@ def options(kind: str) -> dict[str, Any]:
     return found
 
 
-CALLS: dict[str, Callable[[Any], Any]] = {
+SOUND: dict[str, Callable[[Any], Any]] = {
     "get_tuple": lambda saver: saver.get_tuple(WHERE),
     "get_tuple, twice": lambda saver: (saver.get_tuple(config("thread", "", "c000001")), saver.get_tuple(WHERE)),
     "list": lambda saver: list(saver.list(config("thread", None))),
     "list, filter": lambda saver: list(saver.list(WHERE, filter={"step": {"$gte": 1}})),
     "history": lambda saver: saver.get_delta_channel_history(config=WHERE, channels=["delta", "n", "none"]),
     "get_thread": lambda saver: saver.get_thread("thread"),
-    "get_thread_ttl": lambda saver: saver.get_thread_ttl("thread"),
-    "prune": lambda saver: saver.prune(["thread"], keep_last=1, dry_run=True),
     "list all": lambda saver: list(saver.list(None, limit=5)),
     "threads": lambda saver: list(saver.threads(state="active", pinned=False)),
     "audit": lambda saver: (list(saver.writes("thread")), list(saver.channel_history("thread", "texts"))),
     "latest_values": lambda saver: list(saver.latest_values("texts", thread_ids=["thread", "other"])),
     "diff": lambda saver: saver.diff("thread", "c000001"),
     "check": lambda saver: saver.check("thread"),
-    "expiry": lambda saver: (saver.set_thread_ttl("thread", "1h"), saver.pin("thread"), saver.get_thread_ttl("thread")),
-    "put_writes": lambda saver: saver.put_writes(
-        config("thread", "", "c000002"), [("n", 1), ("__error__", "no")], "task 7"
-    ),
-    "put": lambda saver: saver.put(
-        config("thread", "", "c000002"),
-        checkpoint({"n": 5, "texts": ["t" * 100] * 50}, checkpoint_id="c000009"),
-        {"step": 9},
-        {"n": "1", "texts": "1"},
-    ),
-    "prune, copy": lambda saver: (
-        saver.copy_thread("thread", "copy"),
-        saver.prune(["copy"], keep_last=1),
-        saver.delete_for_runs(["run 1"]),
-    ),
 }
-
-
-SOUND = (
-    "get_tuple",
-    "get_tuple, twice",
-    "list",
-    "list, filter",
-    "history",
-    "get_thread",
-    "list all",
-    "threads",
-    "audit",
-    "latest_values",
-    "diff",
-    "check",
-)
 """Calls whose requests are the same each time."""
+AT_2 = config("thread", "", "c000002")
+MADE = checkpoint({"n": 5, "texts": ["t" * 100] * 50}, checkpoint_id="c000009")
+CALLS: dict[str, Callable[[Any], Any]] = {
+    **SOUND,
+    "get_thread_ttl": lambda saver: saver.get_thread_ttl("thread"),
+    "prune": lambda saver: saver.prune(["thread"], keep_last=1, dry_run=True),
+    "expiry": lambda saver: (saver.set_thread_ttl("thread", "1h"), saver.pin("thread"), saver.get_thread_ttl("thread")),
+    "put_writes": lambda saver: saver.put_writes(AT_2, [("n", 1), ("__error__", "no")], "task 7"),
+    "put": lambda saver: saver.put(AT_2, MADE, {"step": 9}, {"n": "1", "texts": "1"}),
+    "prune, copy": lambda saver: (
+        saver.copy_thread("thread", "copy"), saver.prune(["copy"], keep_last=1), saver.delete_for_runs(["run 1"])
+    ),
+}  # fmt: skip
 
 
 # -- changed replies
@@ -169,11 +140,8 @@ def changed_replies(notes: dict[Any, Any], seed: int, count: int) -> dict[str, i
                 assert str(error) == "not noted"  # a changed reply made the saver ask for more than was recorded
                 outcome = "asked for more"
             except BaseException as error:
-                raise AssertionError(
-                    f"seed {seed}, case {number}, {of}, request {client.notes[which][0][:2]}: {error!r} on {reply!r}"[
-                        :3000
-                    ]
-                ) from error
+                about = f"seed {seed}, case {number}, {of}, request {client.notes[which][0][:2]}"
+                raise AssertionError(f"{about}: {error!r} on {reply!r}"[:3000]) from error
             came[outcome] = came.get(outcome, 0) + 1
             # A damaged read leaves nothing behind that spoils a sound one. (What a saver knows changes its requests.)
             if of[0] == "nothing known" and of[1] in SOUND and number % 5 == 0:
@@ -190,8 +158,6 @@ def in_a_child(function: str, *arguments: Any, seconds: float) -> Any:
         "found = getattr(here, sys.argv[1])(*pickle.load(sys.stdin.buffer))\n"
         "print(json.dumps(found))\n"
     )
-    import pickle
-
     here = str(Path(__file__).parent)
     path = os.pathsep.join([here, str(Path(here).parents[1]), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
@@ -248,17 +214,6 @@ def bomb(size: int) -> bytes:
     return b"".join([*(pressed.compress(bytes(2**20)) for _ in range(size // 2**20)), pressed.flush()])
 
 
-READS: dict[str, Callable[[Uniform], Any]] = {
-    "get_tuple": lambda uniform: uniform.get_tuple(config()),
-    "list": lambda uniform: uniform.list(config()),
-    "history": lambda uniform: uniform.get_delta_channel_history(
-        config=config("thread", "", "c2"), channels=["a", "n"]
-    ),
-    "prune": lambda uniform: uniform.prune(["thread"], keep_last=1),
-    "copy_thread": lambda uniform: uniform.copy_thread("thread", "copy"),
-}
-
-
 @pytest.mark.parametrize("length", hostile.LENGTHS)
 def test_an_invalid_length_is_refused_at_once(length: bytes) -> None:
     if length == b"00000003:":
@@ -297,42 +252,26 @@ async def test_a_small_zstd_frame_does_not_become_gigabytes(saver: Uniform, targ
         await target.uniform().get_tuple(config())
 
 
-async def test_a_chunk_named_many_times_hits_the_limit(saver: Uniform, target: Target) -> None:
+TREES = {"chunks": (1000, 100, 6), "value_bytes": (500_000, 20_000, 1), "depth": (1, 1, 3000)}
+"""By limit that it hits: a chunk of so many bytes, so many times in a list, in so many levels of such lists."""
+
+
+@pytest.mark.parametrize("limit", TREES)
+async def test_a_tree_of_chunk_lists_hits_a_limit(saver: Uniform, target: Target, limit: str) -> None:
+    """The server reads each chunk once, as does a prune."""
     await put_one(saver, {"n": ["t" * 600] * 20, "a": 1})
-    below, fields = [b"p", digest(b"x" * 1000)], {b"p" + digest(b"x" * 1000): b"x" * 1000}
-    for _ in range(6):  # a hundred of a hundred of a hundred ...
-        one = below[0] + below[1] * 100
-        below = [b"n", digest(one)]
-        fields[b"n" + digest(one)] = one
-    target.raw.hset(data_of(target), mapping={**fields, value_field("n"): sealed(b"n", [below[1]])})
-    for call in (READS["get_tuple"], READS["list"]):
-        with watched(SECONDS), pytest.raises(LimitExceeded, match="chunks"):
-            await call(target.uniform())
-    await READS["prune"](saver)  # each is visited once
-
-
-async def test_the_server_reads_a_chunk_once_if_it_is_named_often(saver: Uniform, target: Target) -> None:
-    await put_one(saver, {"n": ["t" * 600] * 20, "a": 1})
-    chunk = b"x" * 500_000
-    one = b"p" + digest(chunk) * 20_000  # 10 GB
-    fields = {b"p" + digest(chunk): chunk, b"n" + digest(one): one, value_field("n"): sealed(b"n", [digest(one)])}
-    target.raw.hset(data_of(target), mapping=fields)
-    with watched(SECONDS), pytest.raises(LimitExceeded, match="value_bytes"):
-        await target.uniform().get_tuple(config())
-
-
-async def test_a_long_chain_of_chunk_lists_hits_the_limit(saver: Uniform, target: Target) -> None:
-    await put_one(saver, {"n": ["t" * 600] * 20, "a": 1})
-    below, fields = [b"p", digest(b"x")], {b"p" + digest(b"x"): b"x"}
-    for _ in range(3000):
-        one = b"".join(below)
-        below = [b"n", digest(one)]
-        fields[b"".join(below)] = one
-    target.raw.hset(data_of(target), mapping={**fields, value_field("n"): sealed(b"n", [below[1]])})
-    with watched(SECONDS), pytest.raises(LimitExceeded, match="depth"):
-        await target.uniform().get_tuple(config())
+    size, width, levels = TREES[limit]
+    below, fields = digest(b"x" * size), {b"p" + digest(b"x" * size): b"x" * size}
+    for level in range(levels):
+        one = (b"n" if level else b"p") + below * width
+        below = digest(one)
+        fields[b"n" + below] = one
+    target.raw.hset(data_of(target), mapping={**fields, value_field("n"): sealed(b"n", [below])})
+    for method in ("get_tuple", "list"):
+        with watched(SECONDS), pytest.raises(LimitExceeded, match=limit):
+            await getattr(target.uniform(), method)(config())
     with watched(SECONDS):
-        await READS["prune"](saver)
+        await saver.prune(["thread"], keep_last=1)
     await saver.delete_thread("thread")
     assert target.keys() == []
 
@@ -386,8 +325,6 @@ def test_deeply_nested_extensions_do_not_crash_the_process() -> None:
 
 
 def test_values_nested_as_deep_as_can_be_written_are_read() -> None:
-    import dataclasses
-
     @dataclasses.dataclass
     class Node:
         below: Any
@@ -466,10 +403,8 @@ def test_changed_stored_bytes_give_a_value_or_an_error(target: Target, seed: int
         for _ in range(chance.choice([1, 1, 3])):
             DAMAGE[what](target.raw, keys, chance)
         saver = chance.choice([target.uniform().saver, writer])
-        for name, call in {
-            **CALLS,
-            "writes": lambda saver: saver.put_writes(made[-1], [("n", 1)] * 3, "task 1"),
-        }.items():
+        more_writes = {"writes": lambda saver: saver.put_writes(made[-1], [("n", 1)] * 3, "task 1")}
+        for name, call in {**CALLS, **more_writes}.items():
             try:
                 with watched(SECONDS):
                     attempt(lambda: call(saver))
@@ -510,68 +445,39 @@ async def test_a_script_refuses_damaged_bytes_before_it_writes(saver: Uniform, t
 LIMITS = Limits(name_bytes=64, value_bytes=20_000)
 FIXED = {"channels": 5, "writes": 4, "chunks": 20, "depth": 32}
 BIG = ["x" * 1000] * 25
-TOO_MUCH: dict[str, tuple[str, Callable[[Uniform, Any], Any]]] = {
-    "thread": (
-        "name_bytes",
-        lambda uniform, where: uniform.put(config("t" * 65), checkpoint({"a": 1}), {}, {"a": "1"}),
-    ),
-    "namespace": (
-        "name_bytes",
-        lambda uniform, where: uniform.put(config("t", "é" * 33), checkpoint({"a": 1}), {}, {"a": "1"}),
-    ),
-    "checkpoint": (
-        "name_bytes",
-        lambda uniform, where: uniform.put(config("t"), checkpoint({"a": 1}, checkpoint_id="c" * 65), {}, {"a": "1"}),
-    ),
-    "parent": (
-        "name_bytes",
-        lambda uniform, where: uniform.put(config("t", "", "c" * 65), checkpoint({"a": 1}), {}, {"a": "1"}),
-    ),
-    "channel": (
-        "name_bytes",
-        lambda uniform, where: uniform.put(config("t"), checkpoint({"a" * 65: 1}), {}, {"a" * 65: "1"}),
-    ),
-    "version": (
-        "name_bytes",
-        lambda uniform, where: uniform.put(config("t"), checkpoint({"a": 1}, {"a": "1" * 65}), {}, {"a": "1" * 65}),
-    ),
-    "run": (
-        "name_bytes",
-        lambda uniform, where: uniform.put(config("t"), checkpoint({"a": 1}), {"run_id": "r" * 65}, {"a": "1"}),
-    ),
-    "channels": (
-        "channels",
-        lambda uniform, where: uniform.put(
-            config("t"), checkpoint(dict.fromkeys("abcdef", 1)), {}, dict.fromkeys("abcdef", "1")
-        ),
-    ),
-    "value": (
-        "value_bytes",
-        lambda uniform, where: uniform.put(config("t"), checkpoint({"a": "x" * 20_001}), {}, {"a": "1"}),
-    ),
-    "value in chunks": (
-        "value_bytes",
-        lambda uniform, where: uniform.put(config("t"), checkpoint({"a": BIG}), {}, {"a": "1"}),
-    ),
-    "chunks": (
-        "chunks",
-        lambda uniform, where: uniform.put(
-            config("t"), checkpoint({"a": [f"{n:0600}" for n in range(25)]}), {}, {"a": "1"}
-        ),
-    ),
-    "write": ("value_bytes", lambda uniform, where: uniform.put_writes(where, [("a", "x" * 20_001)], "t")),
-    "write in chunks": (
-        "value_bytes",
-        lambda uniform, where: uniform.put_writes(where, [("b", BIG[:9]), ("a", {"in": BIG})], "t"),
-    ),
-    "chunks of a write": (
-        "chunks",
-        lambda uniform, where: uniform.put_writes(where, [("a", [f"{n:0600}" for n in range(25)])], "t"),
-    ),
-    "writes": ("writes", lambda uniform, where: uniform.put_writes(where, [("a", 1)] * 5, "task")),
-    "task": ("name_bytes", lambda uniform, where: uniform.put_writes(where, [("a", 1)], "t" * 65)),
-    "task path": ("name_bytes", lambda uniform, where: uniform.put_writes(where, [("a", 1)], "t", "p" * 65)),
-    "write's channel": ("name_bytes", lambda uniform, where: uniform.put_writes(where, [("a" * 65, 1)], "t")),
+Call = Callable[[Uniform, Any], Any]
+
+
+def putting(values: dict[str, Any], *where: str, version: str = "1", which: str | None = None, run: str = "r") -> Call:
+    """A put of these values into a thread, by default `t`."""
+    versions = dict.fromkeys(values, version)
+    made = checkpoint(values, versions, which)
+    return lambda uniform, _: uniform.put(config(*(where or "t")), made, {"run_id": run}, versions)
+
+
+def writing_of(*writes: tuple[str, Any], task: str = "task", path: str = "") -> Call:
+    return lambda uniform, where: uniform.put_writes(where, list(writes), task, path)
+
+
+TOO_MUCH: dict[str, tuple[str, Call]] = {
+    "thread": ("name_bytes", putting({"a": 1}, "t" * 65)),
+    "namespace": ("name_bytes", putting({"a": 1}, "t", "é" * 33)),
+    "checkpoint": ("name_bytes", putting({"a": 1}, which="c" * 65)),
+    "parent": ("name_bytes", putting({"a": 1}, "t", "", "c" * 65)),
+    "channel": ("name_bytes", putting({"a" * 65: 1})),
+    "version": ("name_bytes", putting({"a": 1}, version="1" * 65)),
+    "run": ("name_bytes", putting({"a": 1}, run="r" * 65)),
+    "channels": ("channels", putting(dict.fromkeys("abcdef", 1))),
+    "value": ("value_bytes", putting({"a": "x" * 20_001})),
+    "value in chunks": ("value_bytes", putting({"a": BIG})),
+    "chunks": ("chunks", putting({"a": [f"{n:0600}" for n in range(25)]})),
+    "write": ("value_bytes", writing_of(("a", "x" * 20_001))),
+    "write in chunks": ("value_bytes", writing_of(("b", BIG[:9]), ("a", {"in": BIG}))),
+    "chunks of a write": ("chunks", writing_of(("a", [f"{n:0600}" for n in range(25)]))),
+    "writes": ("writes", writing_of(*[("a", 1)] * 5)),
+    "task": ("name_bytes", writing_of(("a", 1), task="t" * 65)),
+    "task path": ("name_bytes", writing_of(("a", 1), path="p" * 65)),
+    "write's channel": ("name_bytes", writing_of(("a" * 65, 1))),
     "copy": ("name_bytes", lambda uniform, where: uniform.copy_thread("thread", "t" * 65)),
 }
 
@@ -670,24 +576,8 @@ def tampered(chance: random.Random, record: bytes) -> bytes:
         elif isinstance(inner, list):
             places += [(inner, place) for place in range(len(inner))]
     one, at = chance.choice(places)
-    others = [
-        None,
-        0,
-        -1,
-        10**9,
-        1.5,
-        float("nan"),
-        "",
-        "x",
-        [],
-        {},
-        [0] * 5000,
-        b"\xff",
-        True,
-        [["a", 1]],
-        {"a": ["msgpack", [0]]},
-    ]
-    one[at] = chance.choice(others)
+    others = [None, 0, -1, 10**9, 1.5, float("nan"), "", "x", [], {}, [0] * 5000, b"\xff", True, [["a", 1]]]
+    one[at] = chance.choice([*others, {"a": ["msgpack", [0]]}])
     return ormsgpack.packb(found)
 
 
@@ -757,34 +647,17 @@ def change_tiers(raw: Any, keys: Any, chance: random.Random) -> str:
         some = [b"c\0", b"w\0\0", b"zz", b"", b"c", b"w\0c000000\0\xff\0", b"d", b"c\0a\0b\0c\0", chance.randbytes(9)]
         raw.zadd(keys.dirty, {chance.choice(some): chance.choice([0, 1, -5, 1e300, float("inf")])})
     elif which == "flush":
-        field = chance.choice(
-            [
-                b"token",
-                b"until",
-                b"deleted",
-                b"late",
-                b"new",
-                b"x" + chance.choice(raw.zrange(keys.dirty, 0, -1) or [b"d"]),
-            ]
-        )
+        set_aside = b"x" + chance.choice(raw.zrange(keys.dirty, 0, -1) or [b"d"])
+        field = chance.choice([b"token", b"until", b"deleted", b"late", b"new", set_aside])
         raw.hset(keys.flush, field, chance.choice([b"x", b"", b"9" * 40 + b" 1 e", b"3 4 ", b"-1", b"1e999"]))
     elif which == "intents":
-        raw.zadd(
-            keys.intents, {chance.choice([b"", b"x", b"9" * 60, b"0" * 15 + b"-" + b"*" * 20, chance.randbytes(40)]): 0}
-        )
+        some = [b"", b"x", b"9" * 60, b"0" * 15 + b"-" + b"*" * 20, chance.randbytes(40)]
+        raw.zadd(keys.intents, {chance.choice(some): 0})
     elif which == "lease":
         raw.hset(keys.lease, chance.choice([b"token", b"barrier", b"new"]), b"x")
     elif which == "data":
-        fields = [
-            b"@cold_backed",
-            b"@complete",
-            b"@has_latest\0",
-            b"@no_task_path",
-            b"@cold_gaps",
-            b"@deferred_ttl",
-            b"@flushed_head\0",
-            b"@state",
-        ]
+        fields = [b"@cold_backed", b"@complete", b"@has_latest\0", b"@no_task_path", b"@cold_gaps", b"@deferred_ttl"]
+        fields += [b"@flushed_head\0", b"@state"]
         raw.hset(keys.data_key, chance.choice(fields), chance.choice([b"", b"x", b"-3:", b"99:", b"c\xff\0", b"1 2"]))
     else:
         raw.zadd(keys.index_key, {chance.choice([b"c\0", b"w\0", b"c\0x", b"w\0c000000\0", b"i\0"]): 0})

@@ -145,3 +145,12 @@ def raw_bytes(target: Target) -> bytes:
             *(itertools.chain(*target.raw.hgetall(key).items()) if is_hash else target.raw.zrange(key, 0, -1)),
         ]
     return b"\n".join(found)
+
+
+def contents(target: Target) -> dict[bytes, tuple[Any, int]]:
+    """Return what each key under the test's prefix holds, and in how many minutes it expires. 0: never."""
+    raw, found = target.raw, {}
+    for key in target.keys():
+        read = {b"hash": raw.hgetall, b"zset": lambda key: raw.zrange(key, 0, -1, withscores=True)}
+        found[key] = read.get(raw.type(key), raw.get)(key), -(-raw.pttl(key) // 60_000)
+    return found

@@ -70,6 +70,13 @@ class Uniform:
         return list(getattr(self.saver, name)(*args, **kwargs))
 
 
+async def called(uniform: Any, graph: Any, method: str, *args: Any, **options: Any) -> Any:
+    """Call a method of a graph in the saver's flavour, such as `invoke` or `get_state`."""
+    if uniform.native_async:
+        return await getattr(graph, "a" + method)(*args, **options)
+    return getattr(graph, method)(*args, **options)
+
+
 _shared: dict[tuple[int, str], Any] = {}
 
 
