@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from redis_saver._common import postgres, ttl as ttls
 from redis_saver._common.display import counted, error_text, printable, shown
 from redis_saver._common.logs import log_text
+from redis_saver._inspector import manual_pages
 from redis_saver._inspector.checkpoint_pages import LARGE, CheckpointPages, Large
 from redis_saver._inspector.memory import memory_of
 from redis_saver._inspector.memory_pages import MemoryPages
@@ -40,6 +41,7 @@ from redis_saver._inspector.pages import (
     number,
     pairs,
     query_of,
+    root_of,
     static_file,
 )
 from redis_saver._inspector.source import Source
@@ -126,6 +128,7 @@ def app(
     for make in (memory.memory, memory.item, memory.caches):
         answers[make.__name__] = _answering(pages, make, turns)
     routes = [Route(f"/{name}", answer) for name, answer in answers.items()]
+    routes += [Route(path, partial(manual_pages.show, pages)) for path in ("/docs", "/docs/{name}")]
     for name, kind in STATIC.items():
         headers = {"cache-control": "private, max-age=300"}
         routes.append(Route(f"/static/{name}", Response(static_file(name), media_type=kind, headers=headers)))
@@ -210,7 +213,7 @@ async def _change(source: Source, memory: MemoryPages, pages: Pages, form_token:
     form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
     if not hmac.compare_digest(form.pop("form", "").encode(), form_token.encode()):
         return PlainTextResponse("The form is not from this inspector. Load the page again.", 403)
-    root, arguments = request.scope.get("root_path", "").rstrip("/"), asked(request)
+    root, arguments = root_of(request), asked(request)
     if "id" not in arguments:
         of_memory = await run_in_threadpool(memory.planned, arguments, form)
         if form.pop("sure", "") != "yes":

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response
@@ -20,6 +20,7 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 from redis_saver import __version__
 from redis_saver._common import times
 from redis_saver._common.config import Address
+from redis_saver._inspector.manual import NAMED
 from redis_saver._inspector.values import At, ago, expiry, moment, named, owner_text, size, state_of, visible
 
 Query: TypeAlias = Mapping[str, str]
@@ -118,6 +119,19 @@ def read_address(text: str) -> Address:
     return Address(fields["thread"], fields.get("ns", ""), fields["id"])
 
 
+def root_of(request: Request) -> str:
+    """Return the path under which a service has mounted the inspector, by default empty."""
+    root: str = request.scope.get("root_path", "").rstrip("/")
+    return root
+
+
+def linked(text: str, root: str) -> Markup:
+    """Escape a message, and make links of the pages that it names as `redis-saver docs PAGE`."""
+    href = escape(f"{root}/docs/")
+    escaped = str(escape(visible(text)))
+    return Markup(NAMED.sub(lambda found: f'<a href="{href}{found[1]}">{found[0]}</a>', escaped))  # noqa: S704
+
+
 _MARKDOWN = MarkdownIt("commonmark", {"html": False, "breaks": True}).disable(
     ["autolink", "entity", "html_block", "html_inline", "image", "link", "reference"]
 )
@@ -172,13 +186,18 @@ class Pages:
             folder: Any = values["folder"]  # removed when the file was sent
             removal = BackgroundTask(folder.cleanup)
             return FileResponse(values["path"], filename="thread", background=removal)
-        root = request.scope.get("root_path", "").rstrip("/")
+        root = root_of(request)
 
         def link(to: str, where: Address | None = None, **arguments: Any) -> str:
             query = query_of((_fields(where) if where else {}) | arguments)
             return f"{root}/{to}{'?' if query else ''}{query}"
 
-        values |= {"link": link, "now": datetime.now(timezone.utc), "asked": asked(request)}
+        values |= {
+            "link": link,
+            "linked": partial(linked, root=root),
+            "now": datetime.now(timezone.utc),
+            "asked": asked(request),
+        }
         values["without_cold"] = getattr(request.state, "without_cold", "")
         html = self._environment.get_template(f"{template}.html").render(self._about, **values)
         return HTMLResponse(html.encode("utf-8", "backslashreplace"), status)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from redis_saver._cli.docs import sections
+from redis_saver._inspector.manual import sections
 from redis_saver._cli.main import main
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -49,6 +49,30 @@ def test_a_terminal_shows_the_page_in_a_pager(
     monkeypatch.setattr(pydoc, "pager", paged.append)
     assert main(["docs", "check"]) == 0
     assert paged == [(DOCS / "check.md").read_text()] and capsys.readouterr().out == ""
+
+
+def test_alerts_lead_to_an_inspector(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["docs", "alerts.yaml", "--inspector", "https://ops.example.org/inspect/"]) == 0
+    said = capsys.readouterr().out
+    alerts = (DOCS / "alerts.yaml").read_text()
+    assert said.count("\n          runbook_url: https://ops.example.org/inspect/docs/") == alerts.count("- alert:")
+    assert "".join(line for line in said.splitlines(True) if " runbook_url: " not in line) == alerts
+
+
+@pytest.mark.parametrize(
+    ("page", "url", "said"),
+    [
+        ("alerts.yaml", "ops.example.org", "write https://inspector.example.org"),
+        ("alerts.yaml", "https://ops.example.org/?token=secret", "without a token"),
+        ("alerts.yaml", "https://ops.example.org/\nx: 1", "write https://inspector.example.org"),
+        ("metrics", "https://ops.example.org", "only alerts.yaml has runbooks"),
+    ],
+)
+def test_a_wrong_inspector_is_refused(page: str, url: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["docs", page, "--inspector", url])
+    err = capsys.readouterr().err
+    assert said in err and "secret" not in err and err.count("\n") == 1, err
 
 
 @pytest.mark.parametrize(

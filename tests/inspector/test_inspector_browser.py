@@ -143,6 +143,7 @@ def pages(shown: Shown) -> list[str]:
     )
     a, b = (urlencode({"thread": "user-1:chat", "id": one}) for one in (parent, newest))
     found += [shown.url("cost", **chat), shown.url("diff", a=a, b=b), shown.url("thread", id="user-1:chat", a=a)]
+    found += [shown.url(f"docs/{name}") for name in ("index", "tiered", "metrics", "storage-format", "alerts.yaml")]
     views = (("thread", "id"), ("checkpoint", "thread"), ("cost", "thread"))
     return found + [shown.url(view, **{key: name}) for name in HOSTILE for view, key in views]
 

@@ -18,7 +18,8 @@ import psycopg
 import pytest
 
 import redis_saver
-from redis_saver._cli.docs import sections, text_of
+from redis_saver._cli.docs import text_of
+from redis_saver._inspector.manual import NAMED, sections
 from tests.support import programs
 from tests.support.cases import check_each, each
 from tests.support.key_services import KeyServices
@@ -93,7 +94,7 @@ def test_pages_are_named_by_the_command_that_shows_them() -> None:
     said = [text for module in (ROOT / "redis_saver").rglob("*.py") for text in texts(module)]
     assert not [text for text in said if re.search(r"\bdocs/[\w/-]+\.\w", text) and "://" not in text]
     said += [page.read_text() for page in (*PAGES, ROOT / "docs" / "alerts.yaml")]
-    named = {name for text in said for name in re.findall(r"redis-saver docs ([\w-]+(?:\.\w+)?(?:#[\w-]+)?)", text)}
+    named = {name for text in said for name in NAMED.findall(text)}
     assert {"operations#rights", "servers"} <= named
     check_each(sorted(named), text_of)
 
