@@ -1,4 +1,4 @@
-"""Recipes of docs/deployment.md and docs/workers.md, run unchanged.
+"""Programs of docs/service.md, docs/deployment.md and docs/workers.md, run unchanged.
 
 Real servers and workers serve many users at once, and are stopped as an operator does it.
 """
@@ -22,17 +22,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import redis
 from celery import Celery
 from jupyter_client.manager import KernelManager
 from langgraph.checkpoint.postgres import PostgresSaver
-from tests.support.servers import free_port, url_of
+from tests.support.servers import Server, free_port, url_of
 
-from redis_saver import RedisSaver
+from redis_saver import RedisCache, RedisSaver, RedisStore
+from redis_saver.encryption import Encryption, Keyset
 
 ROOT = Path(__file__).parents[2]
-PAGE = "".join((ROOT / "docs" / name).read_text() for name in ("deployment.md", "workers.md"))
+PAGE = "".join((ROOT / "docs" / name).read_text() for name in ("service.md", "deployment.md", "workers.md"))
 PROGRAMS = dict(re.findall(r"^```python\n# (\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
 COMMANDS = re.findall(r"^```sh\n(.*?)\n```", PAGE, re.MULTILINE | re.DOTALL)
 
@@ -82,7 +84,7 @@ def flags_and_arguments(command: str) -> list[str]:
     """Return the arguments of `python -X dev` for a command of the pages."""
     assert command in COMMANDS, f"{command!r} is on no page"
     program, *arguments = shlex.split(command)
-    return arguments if program == "python" else ["-m", program, *arguments]
+    return arguments if program == "python" else ["-m", program.replace("-", "_"), *arguments]
 
 
 class Running:
@@ -197,118 +199,263 @@ class Users:
             assert time.monotonic() < end, f"only {self.processes} answered"
 
 
-def streaming(port: int, user: str, said: str) -> Any:
-    """Begin to stream an answer."""
-    url = f"http://127.0.0.1:{port}/{user}/stream"
-    request = urllib.request.Request(
-        url, json.dumps(said).encode(), {"Content-Type": "application/json"}, method="POST"
-    )
-    return urllib.request.urlopen(request, timeout=SECONDS)
+# -- the service
+
+CALLERS = {
+    "token-of-anna": ("acme", "anna"),
+    "token-of-ben": ("acme", "ben"),
+    "token-of-gus": ("globex", "gus"),
+    "token-of-another-anna": ("globex", "anna"),
+}
+SHREDDED = {"token-of-ina": ("initech", "ina")}
+"""A caller whose tenant has no key."""
+SERVE = "uvicorn --workers 2 service:app"
+SETUP = "redis-saver flush --once --setup --prefix chats --keys-file keys"
+FLUSH = "redis-saver flush --prefix chats --keys-file keys"
+INSTALL, MAKE_KEYS, EXPORT, NIGHTLY = (
+    next(command for command in COMMANDS if command.startswith(beginning))
+    for beginning in ("pip install ", "for name in primary ", "export REDIS_URL=", "redis-saver threads --postgres ")
+)
+OF_SERVICE = {SERVE, SETUP, FLUSH, INSTALL, MAKE_KEYS, EXPORT, NIGHTLY}
+"""Commands of the service. Nobody runs `INSTALL` and `EXPORT`."""
+
+
+def in_shell(command: str, environment: dict[str, str], folder: Path) -> None:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command],
+        cwd=folder, env={**environment, "PATH": path}, capture_output=True, text=True, timeout=SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def of_service(database: str, environment: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """Return the environment of the service, with new keys and empty tables."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        for table in ("checkpoints", "checkpoint_blobs", "checkpoint_writes"):
+            connection.execute(f"DELETE FROM {table}")
+    in_shell(MAKE_KEYS, environment, tmp_path)
+    return {**environment, "POSTGRES_URL": database, "KEYS_FILE": "keys", "CALLERS": json.dumps(CALLERS | SHREDDED)}
+
+
+class Client:
+    """A user of the service."""
+
+    def __init__(self, port: int, token: str = "token-of-anna") -> None:
+        self.port, self.token = port, token
+
+    def opened(self, method: str, path: str, said: str | None = None) -> Any:
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"}
+        data = None if said is None else json.dumps(said).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/{path}", data, headers, method=method)
+        return urllib.request.urlopen(request, timeout=SECONDS)
+
+    def asked(self, method: str, path: str, said: str | None = None) -> Any:
+        with self.opened(method, path, said) as reply:
+            return json.loads(reply.read() or "null")
+
+    def begin(self) -> str:
+        return str(self.asked("POST", "chats"))
+
+    def lines(self, chat: str, said: str, to: str = "messages") -> list[dict[str, Any]]:
+        with self.opened("POST", f"chats/{chat}/{to}", said) as reply:
+            return [json.loads(line) for line in reply]
+
+    def status(self, method: str, path: str, said: str | None = None) -> int:
+        try:
+            self.opened(method, path, said).close()
+        except urllib.error.HTTPError as refused:
+            assert refused.code != 503 or refused.headers["Retry-After"]
+            return refused.code
+        return 200
+
+
+def answered(text: str) -> list[dict[str, Any]]:
+    return [{"text": text}, {"end": True}]
+
+
+QUESTION = [{"questions": ["May I book a table?"]}, {"end": True}]
+
+
+def check_conversation(user: Client) -> str:
+    """Talk about a home in Lisbon, and book a table. Returns the chat."""
+    chat = user.begin()
+    assert user.lines(chat, "hello") == answered("It is sunny in somewhere.")
+    assert user.lines(chat, "I live in Lisbon") == answered("It is sunny in Lisbon.")
+    assert user.lines(chat, "book a table") == QUESTION
+    assert user.asked("GET", f"chats/{chat}")["questions"] == ["May I book a table?"]
+    assert user.status("POST", f"chats/{chat}/messages", "hello?") == 409
+    assert user.lines(chat, "yes", "approval") == answered("book a table: yes")
+    assert user.status("POST", f"chats/{chat}/approval", "yes") == 409
+    assert user.lines(user.begin(), "hello") == answered("It is sunny in Lisbon.")  # another chat, the same user
+    return chat
+
+
+def test_the_service_answers_its_tenants_on_any_worker(of_service: dict[str, str], tmp_path: Path) -> None:
+    in_shell(SETUP, of_service, tmp_path)
+    url, keys = of_service["REDIS_URL"], Keyset.from_file(tmp_path / "keys")
+    flusher_folder = tmp_path / "flusher"
+    flusher_folder.mkdir()
+    (flusher_folder / "keys").write_bytes((tmp_path / "keys").read_bytes())
+    with (
+        uvicorn(SERVE, tmp_path, of_service) as server,
+        running(FLUSH, flusher_folder, of_service) as flusher,
+        RedisSaver.from_conn_string(url, prefix="chats", encryption=Encryption(keys)) as saver,
+        RedisStore.from_conn_string(url, prefix="chats", encryption=Encryption(keys)) as store,
+        PostgresSaver.from_conn_string(of_service["POSTGRES_URL"]) as cold,
+    ):
+        users = {token: Client(server.port, token) for token in CALLERS}
+        chats = {token: check_conversation(user) for token, user in users.items()}
+
+        # each tenant has its own key for chats, items and the cache; nobody reads the chats of others
+        assert saver.key_status().threads == {"acme": 4, "globex": 4}
+        assert store.key_status().partitions == {"acme": 2, "globex": 2}
+        for tenant in ("acme", "globex"):
+            with RedisCache.from_conn_string(url, prefix=f"chats-{tenant}", encryption=Encryption(keys)) as cache:
+                assert cache.key_status().caches == {tenant: 1}
+        for token, user in users.items():
+            for other, chat in chats.items():
+                found = user.status("GET", f"chats/{chat}")
+                assert found == (200 if other == token else 404)
+        assert Client(server.port, "of nobody").status("GET", f"chats/{chats['token-of-anna']}") == 401
+        assert users["token-of-anna"].status("GET", "health") == 200
+
+        # many at once on one chat
+        user, busy = users["token-of-anna"], users["token-of-anna"].begin()
+        assert user.lines(busy, "book a table") == QUESTION
+        with ThreadPoolExecutor(50) as threads:
+            approvals = [threads.submit(user.status, "POST", f"chats/{busy}/approval", "yes") for _ in range(5)]
+            assert sorted(one.result() for one in approvals) == [200, 409, 409, 409, 409]
+            assert user.status("DELETE", f"chats/{busy}") == 200
+            assert user.status("GET", f"chats/{busy}") == 404
+            said = [f"message {number}" for number in range(50)]
+            answers = list(threads.map(lambda text: user.lines(busy, text), said))
+        assert answers == [answered("It is sunny in Lisbon.")] * 50
+        stored = user.asked("GET", f"chats/{busy}")["messages"]
+        assert sorted(stored[::2]) == sorted(said) and set(stored[1::2]) == {"It is sunny in Lisbon."}
+        checkpoints = saver.list({"configurable": {"thread_id": f"acme:anna:{busy}"}})
+        assert len(list(checkpoints)) == 50 * 5  # one chain, no forks
+
+        # the flusher brings all to Postgres, sealed; Redis may lose it
+        flusher.until("all is in Postgres", lambda: not any(saver.threads(dirty=True)))
+        names = [f"{':'.join(CALLERS[token])}:{chat}" for token, chat in chats.items()]
+        for name in names:
+            (info,) = [one for one in saver.threads(thread_prefix=name)]
+            assert info.ttl is not None and info.ttl.total_seconds() <= 86400
+            assert cold.get_tuple({"configurable": {"thread_id": name}}) is not None
+        with redis.Redis.from_url(url) as client:
+            client.flushdb()
+        for token, user in users.items():
+            assert user.asked("GET", f"chats/{chats[token]}")["messages"][-1] == "book a table: yes"
+
+        # the nightly job deletes what nobody has used for long
+        in_shell(NIGHTLY, of_service, tmp_path)
+        assert cold.get_tuple({"configurable": {"thread_id": names[0]}}) is not None
+        in_shell(NIGHTLY.replace("90d", "0s"), of_service, tmp_path)
+        assert [cold.get_tuple({"configurable": {"thread_id": name}}) for name in names] == [None] * len(names)
+        assert users["token-of-anna"].status("GET", f"chats/{chats['token-of-anna']}") == 404
 
 
 SLOW = """
 import asyncio
 
 
-async def slow(state: MessagesState) -> dict:
-    while state["messages"][0].content == "wait" and not os.path.exists("released"):
+async def one(state: State) -> dict:
+    return {"messages": [AIMessage("one")]}
+
+
+async def slow(state: State) -> dict:
+    while not os.path.exists("released"):
         await asyncio.sleep(0.01)
     return {"messages": [AIMessage("two")]}
 
 
-builder = StateGraph(MessagesState).add_node("bot", lambda _: {"messages": [AIMessage("one ")]}).add_node("slow", slow)
-builder.set_entry_point("bot").add_edge("bot", "slow")
+builder = StateGraph(State, context_schema=Caller).add_node("one", one).add_node("slow", slow)
+builder.set_entry_point("one").add_edge("one", "slow")
 """
-"""A graph whose second node waits for a file, if the thread began with "wait"."""
+"""A graph whose second node waits for a file."""
 
 
-def test_a_streamed_answer_ends_with_its_client_or_its_ownership(tmp_path: Path, environment: dict[str, str]) -> None:
-    (tmp_path / "fastapi_app.py").write_text(PROGRAMS["fastapi_app.py"] + SLOW)
+def test_a_streamed_answer_ends_with_its_client_or_its_ownership(of_service: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "service.py").write_text(PROGRAMS["service.py"] + SLOW)
+    sealed = Encryption(Keyset.from_file(tmp_path / "keys"))
     with (
-        uvicorn("uvicorn --workers 2 fastapi_app:app", tmp_path, environment) as server,
-        RedisSaver.from_conn_string(environment["REDIS_URL"]) as saver,
+        uvicorn(SERVE, tmp_path, of_service) as server,
+        RedisSaver.from_conn_string(of_service["REDIS_URL"], prefix="chats", encryption=sealed) as saver,
     ):
+        user = Client(server.port)
 
-        def stored(user: str) -> list[str]:
-            found = saver.get_tuple({"configurable": {"thread_id": user}})
-            values = found.checkpoint["channel_values"] if found else {}
-            return [message.content for message in values.get("messages", ())]
+        def stored(chat: str) -> list[str]:
+            return list(user.asked("GET", f"chats/{chat}")["messages"])
 
-        def begun(user: str) -> Any:
+        def begun(chat: str) -> Any:
             """Stream until the first superstep is stored, which is later than its words are sent."""
-            reply = streaming(server.port, user, "wait")
-            assert reply.read(4) == b"one "
-            server.until("the first superstep is stored", lambda: stored(user) == ["wait", "one "])
+            reply = user.opened("POST", f"chats/{chat}/messages", "wait")
+            assert json.loads(reply.readline()) == {"text": "one"}
+            server.until("the first superstep is stored", lambda: stored(chat) == ["wait", "one"])
             return reply
 
-        begun("gone").close()
-        with saver.own("gone", on_busy="wait", wait="90s"):  # the node still waits, but its run was cancelled
-            assert stored("gone") == ["wait", "one "]
-        with begun("taken") as reply:
-            with saver.own("taken", on_busy="take"):
+        gone, taken = user.begin(), user.begin()
+        begun(gone).close()
+        with saver.own(f"acme:anna:{gone}", on_busy="wait", wait="90s"):  # the node still waits, its run was cancelled
+            assert stored(gone) == ["wait", "one"]
+        with begun(taken) as reply:
+            with saver.own(f"acme:anna:{taken}", on_busy="take"):
                 (tmp_path / "released").touch()
-                assert reply.read().endswith(b" [stopped: another run took over]")
-            assert stored("taken") == ["wait", "one "]
+                assert json.loads(reply.read().splitlines()[-1]) == {"error": "NotOwner"}
+            assert stored(taken) == ["wait", "one"]
 
 
-def test_fastapi_resumes_interrupted_runs_on_any_worker(tmp_path: Path, environment: dict[str, str]) -> None:
-    """Includes TTLs, errors, and concurrent requests for one thread."""
-    with uvicorn("uvicorn --workers 2 fastapi_app:app", tmp_path, environment) as server:
+def test_the_service_without_postgres_and_then_without_redis(of_service: dict[str, str], tmp_path: Path) -> None:
+    """It starts while Postgres is away. Chats that Redis has go on."""
+    redis_server, port = Server(), free_port()
+    away = {**of_service, "REDIS_URL": redis_server.url, "POSTGRES_URL": f"postgresql://127.0.0.1:{free_port()}/none"}
+    server = Running(SERVE, tmp_path, away, "--port", str(port), port=port)
+    try:
+        server.until("it listens", server.listens)
+        user = Client(port)
+        chat = check_conversation(user)
+        assert user.status("GET", "chats/unknown") == 503
+        assert user.status("POST", "chats/unknown/messages", "hello") == 503
+        ina = Client(port, "token-of-ina")
+        assert ina.lines(ina.begin(), "hello")[-1] == {"error": "KeyUnavailable"}
+        redis_server.stop()
+        for method, path, said in (("GET", "", None), ("POST", "/messages", "hello"), ("POST", "/approval", "yes")):
+            assert user.status(method, f"chats/{chat}{path}", said) == 503
+        assert user.status("GET", "health") == user.status("POST", "chats") == 503
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(SECONDS) == 0, server.text()
+    finally:
+        if server.process.poll() is None:
+            os.killpg(server.process.pid, signal.SIGKILL)
+            server.process.wait()
 
-        def asked(method: str, path: str, said: str | None = None) -> Any:
-            data = None if said is None else json.dumps(said).encode()
-            url = f"http://127.0.0.1:{server.port}/{path}"
-            request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
-            with urllib.request.urlopen(request, timeout=SECONDS) as reply:
-                return json.loads(reply.read())
 
-        for number in range(USERS):
-            user = f"user-{number}"
-            assert asked("POST", f"{user}/messages", "hello") == {"answer": "You said: hello"}
-            assert asked("POST", f"{user}/messages", "book it") == {"waits_for": ["May I book it?"]}
-            found = asked("GET", user)
-            assert found["interrupted"] and 7 * 86400 - 60 < found["expires_in"] <= 7 * 86400
-            assert asked("POST", f"{user}/approval", "yes") == {"answer": "You said: book it, approved: yes"}
-            assert not asked("GET", user)["interrupted"]
-            asked("DELETE", user)
-            for refused in (("GET", user), ("POST", f"{user}/approval", "yes")):
-                with pytest.raises(urllib.error.HTTPError, match="404"):
-                    asked(*refused)
-        with streaming(server.port, "streamed", "hello") as reply:
-            assert reply.read() == b"You said: hello"
-        assert asked("POST", "vip/messages?vip=true", "hello") == {"answer": "You said: hello"}
-        assert asked("GET", "vip")["expires_in"] > 29 * 86400
-        with pytest.raises(urllib.error.HTTPError, match="409"):
-            asked("POST", "vip/approval", "yes")
-
-        def status(path: str, said: str) -> int:
-            try:
-                asked("POST", path, said)
-            except urllib.error.HTTPError as refused:
-                return refused.code
-            return 200
-
-        assert asked("POST", "busy/messages", "book it") == {"waits_for": ["May I book it?"]}
-        with ThreadPoolExecutor(50) as threads:
-            approvals = list(threads.map(lambda _: status("busy/approval", "yes"), range(5)))
-            assert sorted(approvals) == [200, 409, 409, 409, 409]
-            asked("DELETE", "busy")
-            answers = list(threads.map(lambda number: asked("POST", "busy/messages", f"message {number}"), range(50)))
-        assert answers == [{"answer": f"You said: message {number}"} for number in range(50)]
-        with RedisSaver.from_conn_string(environment["REDIS_URL"]) as saver:
-            stored = saver.get_tuple({"configurable": {"thread_id": "busy"}})
-            assert stored is not None
-            said = [message.content for message in stored.checkpoint["channel_values"]["messages"]]
-            assert sorted(said[::2]) == sorted(f"message {number}" for number in range(50))
-            assert said[1::2] == [f"You said: {message}" for message in said[::2]]
-            assert len(list(saver.list({"configurable": {"thread_id": "busy"}}))) == 50 * 3  # one chain, no forks
+def test_the_service_over_redis_alone(of_service: dict[str, str], tmp_path: Path) -> None:
+    text = PROGRAMS["service.py"]
+    kept = [line for line in text.splitlines(keepends=True) if not re.search("POOL|pool =|with AsyncTieredSaver", line)]
+    (saver,) = re.findall(r"saver is `([^`]+)`", PAGE)
+    text = "".join(kept).replace("quick, pool:", "quick:").replace("await hot.setup()", f"saver = {saver}")
+    indented = text.partition("            app.state.saver")
+    body, end, rest = ("            app.state.saver" + indented[2]).partition("            yield\n")
+    text = indented[0] + "".join(line.removeprefix("    ") for line in (body + end).splitlines(True)) + rest
+    (tmp_path / "service.py").write_text(text)
+    with uvicorn(SERVE, tmp_path, {**of_service, "POSTGRES_URL": ""}) as server:
+        user = Client(server.port)
+        chat = check_conversation(user)
+        with RedisSaver.from_conn_string(of_service["REDIS_URL"], prefix="chats") as plain:
+            ttl = plain.get_thread_ttl(f"acme:anna:{chat}")
+            assert ttl is not None and 89 * 86400 < ttl.total_seconds() <= 90 * 86400
+        assert user.status("DELETE", f"chats/{chat}") == 200
+        assert user.status("GET", f"chats/{chat}") == 404
 
 
 def test_every_command_of_the_pages_is_tested_here() -> None:
     here = Path(__file__).read_text()
     assert PROGRAMS
     assert COMMANDS
-    assert [command for command in COMMANDS if f'"{command}"' not in here] == []
+    assert [command for command in COMMANDS if f'"{command}"' not in here and command not in OF_SERVICE] == []
 
 
 @pytest.mark.parametrize("workers", ["gthread", "sync"])

@@ -28,7 +28,7 @@ from tests.support.servers import Server
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "api").glob("*.md"))]
 BY_NAME = {str(page.relative_to(ROOT)): page for page in PAGES}
-ELSEWHERE = {"docs/deployment.md", "docs/workers.md"}
+ELSEWHERE = {"docs/deployment.md", "docs/service.md", "docs/workers.md"}
 """Pages whose programs `tests/integration/test_deployment.py` runs."""
 ALONE = {"docs/coming-from.md"}
 """Pages on which each block is its own program, as readers go to one section."""
