@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -245,6 +246,12 @@ class Client:
     def __init__(self, port: int, token: str = "token-of-anna") -> None:
         self.port, self.token = port, token
 
+    def request(self, path: str, said: str) -> bytes:
+        """Return the bytes of a POST."""
+        data = json.dumps(said)
+        head = f"POST /{path} HTTP/1.1", "Host: localhost", f"Authorization: Bearer {self.token}"
+        return "\r\n".join((*head, "Content-Type: application/json", f"Content-Length: {len(data)}", "", data)).encode()
+
     def opened(self, method: str, path: str, said: str | None = None) -> Any:
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"}
         data = None if said is None else json.dumps(said).encode()
@@ -387,7 +394,13 @@ def test_a_streamed_answer_ends_with_its_client_or_its_ownership(of_service: dic
         user = Client(server.port)
 
         def stored(chat: str) -> list[str]:
-            return list(user.asked("GET", f"chats/{chat}")["messages"])
+            config = {"configurable": {"thread_id": f"acme:anna:{chat}"}}
+            found = saver.get_tuple(config)
+            values = found.checkpoint["channel_values"] if found else {}
+            return [message.content for message in values.get("messages", ())]
+
+        def is_waiting(chat: str) -> bool:
+            return any(chat.encode() in key for key in saver._driver.client.scan_iter("*:waiters"))
 
         def begun(chat: str) -> Any:
             """Stream until the first superstep is stored, which is later than its words are sent."""
@@ -396,7 +409,12 @@ def test_a_streamed_answer_ends_with_its_client_or_its_ownership(of_service: dic
             server.until("the first superstep is stored", lambda: stored(chat) == ["wait", "one"])
             return reply
 
-        gone, taken = user.begin(), user.begin()
+        gone, taken, waits = user.begin(), user.begin(), user.begin()
+        with saver.own(f"acme:anna:{waits}"), socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(user.request(f"chats/{waits}/messages", "wait"))
+            server.until("it waits", lambda: is_waiting(waits))
+        with saver.own(f"acme:anna:{waits}", on_busy="wait", wait="90s"):
+            assert stored(waits) in ([], ["wait"], ["wait", "one"])
         begun(gone).close()
         with saver.own(f"acme:anna:{gone}", on_busy="wait", wait="90s"):  # the node still waits, its run was cancelled
             assert stored(gone) == ["wait", "one"]
