@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# One would expect: since redis-py 6.0 retries three times by default, each client of redis-py does, however it was
-# made, and retry= of a client counts, whatever else it is given.
+# One would expect: since redis-py retries by default (three times since 6.0, ten since 8.0), each client of redis-py
+# does, however it was made, and retry= of a client counts, whatever else it is given.
 #
 # What happens: only Redis(host=...) has that default. Redis.from_url(url), Redis(connection_pool=pool) and
 # Sentinel.master_for(name) retry nothing, and retry= beside connection_pool= is ignored without a word. In valkey-py,
