@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# One would expect: Command(goto="...") with a node that does not exist raises, as a conditional edge does whose function
-# returns a name that its table lacks.
+# One would expect: Command(goto="...") with a node that does not exist raises, as a conditional edge does whose
+# function returns a name that its table lacks.
 #
 # What happens: the run ends there as if it were done. The update is stored, no node is next, and invoke(None) does
 # nothing. The same holds for a Send to such a node, and for a conditional edge without a table. Only a logger of

