@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -29,9 +30,10 @@ import redis
 from celery import Celery
 from jupyter_client.manager import KernelManager
 from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.graph import MessagesState, StateGraph
 from tests.support.servers import Server, free_port, url_of
 
-from redis_saver import RedisCache, RedisSaver, RedisStore
+from redis_saver import RedisCache, RedisSaver, RedisStore, TieredSaver
 from redis_saver.encryption import Encryption, Keyset
 
 ROOT = Path(__file__).parents[2]
@@ -356,12 +358,25 @@ def test_the_service_answers_its_tenants_on_any_worker(of_service: dict[str, str
         for token, user in users.items():
             assert user.asked("GET", f"chats/{chats[token]}")["messages"][-1] == "book a table: yes"
 
-        # the nightly job deletes what nobody has used for long
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not on the PATH")
+def test_the_nightly_job_deletes_old_chats_from_both_tiers(of_service: dict[str, str], tmp_path: Path) -> None:
+    sealed = Encryption(Keyset.from_file(tmp_path / "keys"))
+    graph = StateGraph(MessagesState).add_node("bot", lambda _: {"messages": [("ai", "hello")]}).set_entry_point("bot")
+    configs: Any = [{"configurable": {"thread_id": f"acme:anna:{name}"}} for name in ("one", "two with 'blanks'")]
+    with (
+        RedisSaver.from_conn_string(of_service["REDIS_URL"], prefix="chats", encryption=sealed) as hot,
+        PostgresSaver.from_conn_string(of_service["POSTGRES_URL"]) as cold,
+        TieredSaver(hot, cold, mode="write-behind") as saver,
+    ):
+        for config in configs:
+            graph.compile(checkpointer=saver).invoke({"messages": "hi"}, config)
+        saver.flush()
+        hot.delete_thread("acme:anna:one")  # only Postgres has it
         in_shell(NIGHTLY, of_service, tmp_path)
-        assert cold.get_tuple({"configurable": {"thread_id": names[0]}}) is not None
+        assert all(cold.get_tuple(config) for config in configs)
         in_shell(NIGHTLY.replace("90d", "0s"), of_service, tmp_path)
-        assert [cold.get_tuple({"configurable": {"thread_id": name}}) for name in names] == [None] * len(names)
-        assert users["token-of-anna"].status("GET", f"chats/{chats['token-of-anna']}") == 404
+        assert [tier.get_tuple(config) for tier in (hot, cold) for config in configs] == [None] * 4
 
 
 SLOW = """
