@@ -4,9 +4,11 @@ A process may lack a class, refuse it, or validate it anew. What it decodes and 
 calls that carry go to a twin of cold whose serializer leaves objects packed, and hot stores their bytes as they are.
 The caller's own answer is decoded from these bytes by cold's serializer, as if cold had answered.
 
-That works if cold stores and reads all values by its `serde` (`guarding.py`), and if both serializers are LangGraph's
-or ours, with or without a cipher. Otherwise values are decoded, and each is encoded again to compare the bytes. If they
-differ, the answer is marked as lossy (`is_lossy`), and nobody stores it in hot.
+That works if cold stores and reads all values by its `serde`, and if both serializers are LangGraph's or ours, with or
+without a cipher. Otherwise values are decoded, and each is encoded again to compare the bytes. If they differ, the
+answer is marked as lossy (`is_lossy`), and nobody stores it in hot.
+
+With `encryption=`, envelopes are carried (`guarding.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, NamedTuple
 
 import ormsgpack
@@ -24,15 +26,17 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from redis_saver._checkpoint.saver import Saver, context_of, with_context
-from redis_saver._common import postgres
+from redis_saver._common import config as configs, postgres
 from redis_saver._common.display import shown
 from redis_saver._serde.serializer import FastSerializer, SafeSerializer, StrictSerializer
 from redis_saver._storage.context import Context
 from redis_saver._storage.encryption import EncryptedOnly
+from redis_saver._storage.envelopes import HEAD
 from redis_saver._storage.opaque import Opaque, OpaqueSerializer
-from redis_saver._tiered.guarding import decodes_only_by_serde
-from redis_saver._tiered.requests import ColdCall
+from redis_saver._storage.sealing import ENCRYPTED
+from redis_saver._tiered.requests import ColdCall, Tiered
 from redis_saver._tiered.twins import BY_PARENTS, can_have_twin, twin
+from redis_saver.errors import IsEncrypted, decoding
 
 _KNOWN = (JsonPlusSerializer, SafeSerializer, FastSerializer, StrictSerializer, OpaqueSerializer)
 _KINDS = ("null", "bytes", "bytearray", "msgpack", "json", "pickle")
@@ -40,14 +44,52 @@ _KINDS = ("null", "bytes", "bytearray", "msgpack", "json", "pickle")
 _READS = "get_tuple", "list", "get_delta_channel_history", BY_PARENTS
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes, bytearray})
 _PACKER = OpaqueSerializer()
+_OF_LANGGRAPH = ("langgraph.checkpoint.memory.", "langgraph.checkpoint.postgres.", "langgraph.checkpoint.sqlite.")
+DECODES_ONLY_BY_SERDE = "decodes_only_by_serde"
+"""Attribute of a class whose savers store and read each value, each write and all metadata by `serde` or as JSON."""
 
 
-class Carrier:
+def decodes_only_by_serde(cold: BaseCheckpointSaver[Any]) -> bool:
+    """True if a saver's class says so, or is LangGraph's or a subclass of it that does not deny it."""
+    known = any(f"{base.__module__}.".startswith(_OF_LANGGRAPH) for base in type(cold).__mro__)
+    return getattr(cold, DECODES_ONLY_BY_SERDE, known) is True
+
+
+class Direct:
+    """Calls of cold as they are. Those of a store are."""
+
+    def __init__(self, cold: Any) -> None:
+        """Use a cold saver or store."""
+        self._cold = cold
+
+    def way(self, request: ColdCall) -> Way:  # noqa: ARG002 - a `Carrier` needs it
+        """Return the saver that answers a call, and the serializer of the values in it."""
+        return Way(self._cold, None)
+
+    def sealed(self, request: ColdCall, way: Way) -> Tiered[Any] | None:  # noqa: ARG002 - a `Guard` needs them
+        """Return the operation in place of a call, if the call has values and cold gets envelopes."""
+        return None
+
+    def as_stored(self, request: ColdCall) -> ColdCall:
+        """Return a call as cold gets it."""
+        return request
+
+    def reading(self, request: ColdCall) -> AbstractContextManager[None]:  # noqa: ARG002 - a `Guard` needs it
+        """Return the context of a call of cold."""
+        return nullcontext()
+
+    def checked(self, request: ColdCall, answer: Any) -> Any:  # noqa: ARG002 - a `Carrier` needs it
+        """Return what cold answered, after a check and with its metadata decoded."""
+        return answer
+
+
+class Carrier(Direct):
     """The two serializers between which values are carried, and the calls of cold that carry."""
 
     def __init__(self, hot: Context, cold: BaseCheckpointSaver[Any]) -> None:
         """Find out how values can be carried between these savers."""
-        self._cold, of_ours = cold, context_of(cold) if isinstance(cold, Saver) else None
+        super().__init__(cold)
+        of_ours = context_of(cold) if isinstance(cold, Saver) else None
         self._is_known = of_ours is not None or decodes_only_by_serde(cold)
         self.has_twins: bool = of_ours is None and can_have_twin(cold)
         """True if calls of cold that carry go to twins of it."""
@@ -68,7 +110,6 @@ class Carrier:
         return self._way is not None
 
     def way(self, request: ColdCall) -> Way:
-        """Return the saver that answers a call, and the serializer of the values in it."""
         if not request.is_packed and request.method != "put":
             return Way(self._cold, self._cold.serde)
         if self._way is not None:
@@ -126,13 +167,24 @@ class Carrier:
                 answers[channel]["seed"] = self._opened(history["seed"])
         return answers
 
-    def with_metadata(self, answer: Any) -> Any:
-        """Return an answer of cold with metadata that cold stored as JSON or as a pickle, decoded. It is lossy then."""
-        if isinstance(answer, list):
-            return [self.with_metadata(saved) for saved in answer]
-        if not (isinstance(answer, CheckpointTuple) and isinstance(answer.metadata, Opaque)):
-            return answer
-        return _LossyTuple(*answer._replace(metadata=_decoded(answer.metadata, self._cold.serde)))
+    def checked(self, request: ColdCall, answer: Any) -> Any:
+        if request.method == "list":
+            return [self._with_metadata(saved, is_sealed=request.is_sealed) for saved in answer]
+        if request.method == "get_tuple" and answer is not None:
+            return self._with_metadata(answer, is_sealed=request.is_sealed)
+        return answer
+
+    def _with_metadata(self, saved: CheckpointTuple, *, is_sealed: bool) -> CheckpointTuple:
+        """Return a checkpoint with decoded metadata. If cold stored these as JSON or as a pickle, it is lossy then.
+
+        Raises:
+            DecodeError: It is encrypted, and the call does not ask for envelopes.
+        """
+        if isinstance(saved.metadata, Opaque):
+            saved = _LossyTuple(*saved._replace(metadata=_decoded(saved.metadata, self._cold.serde)))
+        if HEAD in saved.metadata and not is_sealed:
+            raise decoding("{} in cold", configs.address(saved.config)).of(IsEncrypted(ENCRYPTED))
+        return saved
 
     def with_open_parts(self, saved: CheckpointTuple, serde: SerializerProtocol) -> CheckpointTuple:
         """Decode a carried checkpoint except its values and writes."""

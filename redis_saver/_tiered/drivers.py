@@ -1,15 +1,8 @@
-"""Drivers over two tiers: hot's driver answers requests to hot, and the cold saver's methods answer cold calls.
-
-A psycopg connection cannot be used in a forked child, and an asynchronous one cannot be used on another loop.
-LangGraph's Postgres savers and stores keep their connection in `conn`. So in a child, and on another loop, the driver
-uses a copy of the saver or store with new connections of the same settings (`_common/postgres.py`). Other savers are
-used as they are.
-"""
+"""Drivers over two tiers: hot's driver answers requests to hot, and the cold saver's methods answer cold calls."""
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import copy
 import inspect
@@ -18,22 +11,21 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
-from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import Self
 
-from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver, context_of
+from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver
 from redis_saver._client import loops
 from redis_saver._common import forks, postgres
 from redis_saver._common.display import kind_of
 from redis_saver._engine.counting import Counting, Measured
 from redis_saver._engine.requests import Ask, Call, Request, Sleep, T
-from redis_saver._engine.runner import BlockingDriver, Driver, arun, run
+from redis_saver._engine.runner import BlockingDriver, Driver
 from redis_saver._tiered import postgres as statements
-from redis_saver._tiered.carrying import Carrier, Way
-from redis_saver._tiered.guarding import Guard
-from redis_saver._tiered.in_cold import InCold
+from redis_saver._tiered.carrying import Direct, Way
+from redis_saver._tiered.connections import arenewed, renewed
 from redis_saver._tiered.requests import (
     ColdCall,
     HotFailed,
@@ -44,12 +36,10 @@ from redis_saver._tiered.requests import (
     TimeLimited,
     setup,
 )
-from redis_saver._tiered.sealing import SealedCold, refuse_sealed
 from redis_saver._tiered.timeouts import ColdTimeouts
-from redis_saver._tiered.twins import copy_with, with_own_lock
+from redis_saver._tiered.twins import with_own_lock
 from redis_saver.errors import ColdTimeout, LoopEnded
 
-C = TypeVar("C")
 Hot = TypeVar("Hot", RedisSaver, AsyncRedisSaver)
 
 
@@ -89,77 +79,28 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
     """A driver over two tiers."""
 
     def __init__(
-        self,
-        hot: Hot,
-        cold: BaseCheckpointSaver[Any],
-        carrier: Carrier | None = None,
-        *,
-        bypasses: bool,
-        cold_timeout: float | None = None,
+        self, hot: Hot, cold: Any, carrier: Direct, *, bypasses: bool, cold_timeout: float | None = None
     ) -> None:
         """Make a driver.
 
         Args:
-            hot: The hot saver. A request goes to the driver that hot has at that moment.
-            cold: The cold saver.
-            carrier: How values are carried between them. None for stores.
+            hot: The hot saver or store. A request goes to the driver that it has at that moment.
+            cold: The cold saver or store.
+            carrier: How values are carried between them.
             bypasses: True: operations get `HotFailed` instead of hot's own error.
             cold_timeout: Limit of reads of cold in seconds. None: no limit.
         """
         self.hot: Hot = hot
-        self.cold: BaseCheckpointSaver[Any] = cold
+        self.cold: Any = cold
         self._carrier, self._bypasses = carrier, bypasses
-        self._guard = self._guard_of(cold)
         self._failures = hot._driver.failures  # noqa: SLF001 - it is of ours
         self._flights, self._timeouts = _Flights(), ColdTimeouts(cold, cold_timeout)
-        self.in_cold: InCold = InCold()
-        """This process's memory of encrypted checkpoints in cold."""
         self._generation = forks.generation
 
-    def over(self, hot: Hot, cold: BaseCheckpointSaver[Any], carrier: Carrier) -> Self:
+    def over(self, hot: Hot, cold: Any, carrier: Direct) -> Self:
         clone = copy.copy(self)
-        clone.hot, clone.cold = hot, cold
-        clone._carrier = carrier  # noqa: SLF001 - it is of this class
-        clone._guard = clone._guard_of(cold)  # noqa: SLF001 - the same
+        clone.hot, clone.cold, clone._carrier = hot, cold, carrier  # noqa: SLF001 - it is of this class
         return clone
-
-    def _guard_of(self, cold: BaseCheckpointSaver[Any]) -> Guard | None:
-        """Return the guard of cold, to which all its calls go. None without `encryption=`."""
-        keys = getattr(self.hot._context, "data_keys", None)  # noqa: SLF001 - a `TieredStore`'s hot has none
-        return Guard(cold) if keys else None
-
-    def _way(self, request: ColdCall) -> Way:
-        return Way(self.cold, None) if self._carrier is None else self._carrier.way(request)
-
-    def _cold_for(self, way: Way) -> BaseCheckpointSaver[Any]:
-        """Return the saver that answers a call."""
-        return way.cold if self._guard is None else self._guard.cold
-
-    def _as_stored(self, request: ColdCall) -> ColdCall:
-        """Return a call as cold gets it."""
-        return request if self._guard or self._carrier is None else self._carrier.as_stored(request)
-
-    def _sealed(self, request: ColdCall, way: Way) -> Tiered[Any] | None:
-        """Return the operation in place of a call of cold if the call has values, and cold is encrypted."""
-        hot = context_of(self.hot) if self._guard and not request.is_sealed else None
-        if hot is None or hot.data_keys is None or way.serde is None:
-            return None
-        is_sql = postgres.has_history(self.cold)
-        operation = SealedCold(hot, hot.data_keys, self.in_cold, way.serde, is_sql=is_sql).call(request)
-        return request.around(operation) if request.around and operation else operation
-
-    def _reading(self, request: ColdCall) -> contextlib.AbstractContextManager[None]:
-        """Return the context of a call that reads cold."""
-        return contextlib.nullcontext() if self._guard is None else self._guard.reading(request)
-
-    def _checked(self, request: ColdCall, answer: Any) -> Any:
-        """Return what cold answered, after a check and with its metadata decoded."""
-        if self._guard is not None:
-            self._guard.check(request, answer)
-        elif self._carrier is not None and request.method in ("get_tuple", "list"):
-            answer = self._carrier.with_metadata(answer)
-            refuse_sealed(request, answer)
-        return answer
 
     def _run_all(self, request: Parallel, run: Callable[[Tiered[Any]], Any]) -> list[Any]:
         """Run operations in new OS threads. At the deadline the caller stops waiting, and unfinished ones continue."""
@@ -196,7 +137,7 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
 
     def request(self, request: TieredRequest) -> Any:
         if isinstance(request, ColdCall):
-            return self._ask_cold(request, is_limited=request.is_read)
+            return self._ask_cold(request)
         if isinstance(request, SingleFlight):
             return self._once(request)
         if isinstance(request, TimeLimited):
@@ -212,31 +153,23 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
                 raise HotFailed from error
             raise
 
-    def _ask_cold(self, request: ColdCall, *, is_limited: bool) -> Any:
-        """Call cold. With `is_limited` only for `cold_timeout`."""
+    def _ask_cold(self, request: ColdCall) -> Any:
         self.hot._driver.check_open()  # noqa: SLF001 - without hot, cold's answers may be old
-        way = self._way(request)
-        if (operation := self._sealed(request, way)) is not None:
-            return way.marked(run(operation, self.request if is_limited else self._wait_for))
-        if is_limited:
+        way = self._carrier.way(request)
+        if (operation := self._carrier.sealed(request, way)) is not None:
+            return way.marked(self.run(operation))
+        if request.is_read:
             return self._timeouts.run(request.method, lambda: self._call_cold(request, way))
         return self._call_cold(request, way)
 
-    def _wait_for(self, request: TieredRequest) -> Any:
-        return self._ask_cold(request, is_limited=False) if isinstance(request, ColdCall) else self.request(request)
-
     def _call_cold(self, request: ColdCall, way: Way) -> Any:
-        cold, request = self._cold_for(way), self._as_stored(request)
-        forks.check()
-        if self._generation != forks.generation and postgres.is_renewable(cold):
-            cold = renewed(cold)
-        cold = with_own_lock(cold)
-        if request.method in statements.METHODS and (ours := statements.method_of(cold, request.method)):
-            return ours(*request.arguments, **request.options)
-        with self._reading(request):
-            answer = getattr(cold, request.method)(*request.arguments, **request.options)
+        cold = with_own_lock(renewed(way.cold) if self._is_forked else way.cold)
+        call = statements.method_of(cold, request.method) or getattr(cold, request.method)
+        request = self._carrier.as_stored(request)
+        with self._carrier.reading(request):
+            answer = call(*request.arguments, **request.options)
             answer = list(answer) if request.method == "list" else answer
-        return way.marked(self._checked(request, answer))
+        return way.marked(self._carrier.checked(request, answer))
 
     def _once(self, request: SingleFlight) -> Any:
         if (under_way := self._flights.join(request.key)) is not None:
@@ -302,7 +235,7 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
 
     async def _answer(self, request: TieredRequest) -> Any:
         if isinstance(request, ColdCall):
-            return await self._ask_cold(request, is_limited=request.is_read)
+            return await self._ask_cold(request)
         if isinstance(request, SingleFlight):
             return await self._once(request)
         if isinstance(request, TimeLimited):
@@ -324,34 +257,24 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
                 raise HotFailed from error
             raise
 
-    async def _ask_cold(self, request: ColdCall, *, is_limited: bool) -> Any:
-        """Call cold. With `is_limited` only for `cold_timeout`."""
+    async def _ask_cold(self, request: ColdCall) -> Any:
         self.hot._driver.check_open()  # noqa: SLF001 - without hot, cold's answers may be old
-        way = self._way(request)
-        if (operation := self._sealed(request, way)) is not None:
-            return way.marked(await arun(operation, self.arequest if is_limited else self._wait_for))
-        if is_limited:
+        way = self._carrier.way(request)
+        if (operation := self._carrier.sealed(request, way)) is not None:
+            return way.marked(await self.arun(operation))
+        if request.is_read:
             return await self._timeouts.arun(request.method, lambda: self._call_cold(request, way))
         return await self._call_cold(request, way)
 
-    async def _wait_for(self, request: TieredRequest) -> Any:
-        if isinstance(request, ColdCall):
-            return await self._ask_cold(request, is_limited=False)
-        return await self.arequest(request)
-
     async def _call_cold(self, request: ColdCall, way: Way) -> Any:
-        cold, request = self._cold_for(way), self._as_stored(request)
-        if not self._is_loop_of_cold(asyncio.get_running_loop()) and postgres.is_renewable(cold):
-            cold = await arenewed(cold)
-        cold = with_own_lock(cold)
-        if request.method in statements.METHODS and (ours := statements.amethod_of(cold, request.method)):
-            return await ours(*request.arguments, **request.options)
-        if request.method == "setup" and not hasattr(cold, "asetup"):
-            return await _setup(cold)
-        with self._reading(request):
-            answer = getattr(cold, "a" + request.method)(*request.arguments, **request.options)
+        is_here = self._is_loop_of_cold(asyncio.get_running_loop())
+        cold = with_own_lock(way.cold if is_here else await arenewed(way.cold))
+        call: Any = statements.amethod_of(cold, request.method) or _amethod(cold, request.method)
+        request = self._carrier.as_stored(request)
+        with self._carrier.reading(request):
+            answer = call(*request.arguments, **request.options)
             answer = [item async for item in answer] if request.method == "list" else await answer
-        return way.marked(self._checked(request, answer))
+        return way.marked(self._carrier.checked(request, answer))
 
     async def _once(self, request: SingleFlight) -> Any:
         key = (asyncio.get_running_loop(), *request.key)
@@ -359,6 +282,13 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
             return await asyncio.shield(asyncio.wrap_future(under_way))
         with self._flights.flying(key):
             return await self.arun(request.make())
+
+
+def _amethod(cold: Any, method: str) -> Callable[..., Any]:
+    """Return a method for asyncio. `setup` may have no `a`, and is a coroutine function then, or blocks."""
+    if method != "setup" or hasattr(cold, "asetup"):
+        return getattr(cold, "a" + method)  # type: ignore[no-any-return]
+    return cold.setup if inspect.iscoroutinefunction(cold.setup) else partial(asyncio.to_thread, cold.setup)
 
 
 class HotAndCold:
@@ -393,67 +323,3 @@ class HotAndCold:
     def _measured(self) -> Measured:
         of_hot: Measured = self.hot._measured()  # noqa: SLF001 - it is of ours
         return of_hot._replace(counting=self._counting, sources=(self._context.counts, *of_hot.sources))
-
-
-async def _setup(cold: Any) -> None:
-    """Call `setup` of a saver or store, as a coroutine function or in a worker thread."""
-    if inspect.iscoroutinefunction(cold.setup):
-        await cold.setup()
-    else:
-        await asyncio.to_thread(cold.setup)
-
-
-class _Connections:
-    """Connections made in this process. Each key is the id of a replaced connection, which is kept with the new one."""
-
-    def __init__(self) -> None:
-        self.made: dict[int, tuple[Any, Any]] = {}
-        self.lock, self.alock = threading.Lock(), asyncio.Lock()
-        forks.watch(self)
-
-    def after_fork(self) -> None:
-        """Keep the parent's connections alive in the child, without using them."""
-        forks.keep(self.made)
-        self.made = {}
-        self.lock, self.alock = threading.Lock(), asyncio.Lock()
-
-    def close(self) -> None:
-        """Close the blocking connections when the process ends. The background loop closes the others."""
-        for _, made in self.made.values():
-            if not asyncio.iscoroutinefunction(made.close):
-                made.close()
-
-
-_connections = _Connections()
-atexit.register(_connections.close)
-
-
-def renewed(cold: C) -> C:
-    """Return a copy of a blocking saver with connections of this process."""
-    connection: Any = cold.conn  # type: ignore[attr-defined]
-    with _connections.lock:
-        if id(connection) not in _connections.made:
-            replacement = (
-                postgres.pool_like(connection, opened=True)
-                if postgres.is_pool(connection)
-                else type(connection).connect(**postgres.settings_of(connection))
-            )
-            _connections.made[id(connection)] = (connection, replacement)
-        replacement = _connections.made[id(connection)][1]
-    return copy_with(cold, conn=replacement, pipe=None, lock=threading.Lock())
-
-
-async def arenewed(cold: C) -> C:
-    """Return a copy of an asyncio saver with connections of the background loop. Call it on that loop."""
-    connection: Any = cold.conn  # type: ignore[attr-defined]
-    async with _connections.alock:
-        if id(connection) not in _connections.made:
-            if postgres.is_pool(connection):
-                replacement = postgres.pool_like(connection, opened=False)
-                await replacement.open()
-            else:
-                replacement = await type(connection).connect(**postgres.settings_of(connection))
-            _connections.made[id(connection)] = (connection, replacement)
-            loops.Ending(replacement.close)
-        replacement = _connections.made[id(connection)][1]
-    return copy_with(cold, conn=replacement, pipe=None, lock=asyncio.Lock(), loop=asyncio.get_running_loop())

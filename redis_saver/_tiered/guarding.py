@@ -6,8 +6,6 @@ all else, such as the connection, also if it changes later. Cold itself stays as
 
 That protects only if cold decodes by its `serde` alone. It cannot be seen from outside, so it is known by class: the
 savers of LangGraph do, and others have to say so. The guard also notices at the first writes that it was passed by.
-
-Without encryption, twins carry packed bytes (`carrying.py`).
 """
 
 from __future__ import annotations
@@ -21,14 +19,15 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from redis_saver._checkpoint.saver import Saver, context_of
 from redis_saver._common import config as configs, postgres
 from redis_saver._common.display import kind_of
+from redis_saver._storage.context import Context
 from redis_saver._storage.envelopes import EnvelopeSerializer
-from redis_saver._tiered.requests import ColdCall
+from redis_saver._tiered.carrying import DECODES_ONLY_BY_SERDE, Carrier, Way, decodes_only_by_serde
+from redis_saver._tiered.in_cold import InCold
+from redis_saver._tiered.requests import ColdCall, Tiered
+from redis_saver._tiered.sealing import REMEDY, SealedCold
 from redis_saver._tiered.twins import twin
 from redis_saver.errors import DecodeError, decoding
 
-_OF_LANGGRAPH = ("langgraph.checkpoint.memory.", "langgraph.checkpoint.postgres.", "langgraph.checkpoint.sqlite.")
-_SAYS_SO = "decodes_only_by_serde"
-"""Attribute of a class whose savers store and read each value, each write and all metadata by `serde` or as JSON."""
 _READS = "get_tuple", "list"
 _OF_DAMAGE = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, UnicodeDecodeError),
@@ -37,38 +36,57 @@ _OF_DAMAGE = (
 """Errors of a saver that reads a row which somebody changed."""
 _DATA_EXCEPTION = "22"
 """Beginning of Postgres' error codes for values that a query cannot use, such as JSON of another shape."""
-REMEDY = "Nothing was changed. Restore the row from a backup, or delete the thread with delete_thread()."
 
 
-class Guard:
-    """A twin of cold that decodes only envelopes."""
+def carrier_between(hot: Context, cold: BaseCheckpointSaver[Any], in_cold: InCold) -> Carrier:
+    """Return how values are carried between two savers: in envelopes, if hot encrypts."""
+    return Carrier(hot, cold) if hot.data_keys is None else Guard(hot, cold, in_cold)
 
-    def __init__(self, cold: BaseCheckpointSaver[Any]) -> None:
+
+class Guard(Carrier):
+    """Carries envelopes, by a twin of cold that decodes nothing else."""
+
+    def __init__(self, hot: Context, cold: BaseCheckpointSaver[Any], in_cold: InCold) -> None:
         """Make the twin.
 
         Raises:
             TypeError: It is not known that cold decodes only by its `serde`.
         """
-        self.serde: EnvelopeSerializer = EnvelopeSerializer(cold.serde)
-        self.cold: BaseCheckpointSaver[Any] = cold
+        super().__init__(hot, cold)
+        self._hot, self._in_cold = hot, in_cold
+        self._envelopes, self._guarded = EnvelopeSerializer(cold.serde), cold
         if isinstance(cold, Saver) and context_of(cold).data_keys is not None:  # it opens values before it decodes them
-            self.serde.is_used = True
+            self._envelopes.is_used = True
             return
         if not decodes_only_by_serde(cold):
             raise TypeError(
                 f"cold is {kind_of(cold)}, and hot has encryption=. Then cold must store and read all values by its "
                 "serde, or somebody without the keys could make it decode theirs. LangGraph's savers for Postgres, "
                 "SQLite and memory do, and their subclasses. A RedisSaver needs an encryption= of its own. If "
-                f"yours stores all values by its serde, set {_SAYS_SO} = True in its class"
+                f"yours stores all values by its serde, set {DECODES_ONLY_BY_SERDE} = True in its class"
             )
-        self.cold = twin(cold, serde=self.serde)
+        self._guarded = twin(cold, serde=self._envelopes)
+
+    def way(self, request: ColdCall) -> Way:
+        return super().way(request)._replace(cold=self._guarded)
+
+    def sealed(self, request: ColdCall, way: Way) -> Tiered[Any] | None:
+        if request.is_sealed or way.serde is None or not hasattr(SealedCold, request.method):
+            return None
+        is_sql, waits = postgres.has_history(self._cold), not request.is_read
+        cold = SealedCold(self._hot, self._in_cold, way.serde, is_sql=is_sql, waits=waits)
+        operation: Tiered[Any] = getattr(cold, request.method)(*request.arguments, **request.options)
+        return operation if request.around is None else request.around(operation)
+
+    def as_stored(self, request: ColdCall) -> ColdCall:
+        return request
 
     @contextmanager
     def reading(self, request: ColdCall) -> Iterator[None]:
         """Turn an error of cold about a row that somebody changed into a `DecodeError`. Others pass."""
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # any database's own
             if request.method not in _READS or not self._is_of_damage(error, request):
                 raise
             config = request.arguments[0]
@@ -77,28 +95,23 @@ class Guard:
 
     def _is_of_damage(self, error: Exception, request: ColdCall) -> bool:
         if isinstance(error, ValueError) and not isinstance(error, (*_OF_DAMAGE, UnicodeEncodeError)):
-            return postgres.is_known(self.cold)  # aiosqlite raises it for a closed connection
+            return postgres.is_known(self._cold)  # aiosqlite raises it for a closed connection
         if (getattr(error, "sqlstate", "") or "").startswith(_DATA_EXCEPTION):
             return not request.options.get("filter")  # else the caller's filter may be the reason
         return isinstance(error, _OF_DAMAGE)
 
-    def check(self, request: ColdCall, answer: Any) -> None:
-        """Check that the pending writes of a call went through the guard.
+    def checked(self, request: ColdCall, answer: Any) -> Any:
+        """Return an answer, after a check that the pending writes of the call went through the guard.
 
         Raises:
             TypeError: They did not, so cold decodes by something else than its `serde`.
         """
-        if self.serde.is_used or request.method not in (*_READS, "put_writes"):
-            return
+        if self._envelopes.is_used or request.method not in (*_READS, "put_writes"):
+            return answer
         answers = answer if isinstance(answer, list) else [answer]
         if request.method == "put_writes" or any(saved is not None and saved.pending_writes for saved in answers):
             raise TypeError(
-                f"cold is {kind_of(self.cold)}, which does not store and read values by its own serde, so "
+                f"cold is {kind_of(self._cold)}, which does not store and read values by its own serde, so "
                 "encryption= cannot protect what it decodes. A saver that hands calls to another one is no cold for it"
             )
-
-
-def decodes_only_by_serde(cold: BaseCheckpointSaver[Any]) -> bool:
-    """True if a saver's class says so, or is LangGraph's or a subclass of it that does not deny it."""
-    known = any(f"{base.__module__}.".startswith(_OF_LANGGRAPH) for base in type(cold).__mro__)
-    return getattr(cold, _SAYS_SO, known) is True
+        return answer

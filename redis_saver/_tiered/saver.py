@@ -32,11 +32,12 @@ from redis_saver._storage.envelopes import EnvelopeSerializer
 from redis_saver._storage.rewrapping import Rotates
 from redis_saver._tiered import listing, reading, sealing, thread_info, threads, writing
 from redis_saver._tiered.backlog import LONGEST_PAUSE, PAUSE
-from redis_saver._tiered.carrying import Carrier
 from redis_saver._tiered.context import Mode, OnHotError, Tiers, Verify
 from redis_saver._tiered.counts import what_is_left
 from redis_saver._tiered.drivers import AsyncTieredDriver, HotAndCold, SyncTieredDriver, TieredDriver
 from redis_saver._tiered.flush_queue import ColdHistory, FlushQueue
+from redis_saver._tiered.guarding import carrier_between
+from redis_saver._tiered.in_cold import InCold
 from redis_saver._tiered.requests import WAITS, Tiered, TieredStream, setup, with_own_errors
 from redis_saver._tiered.thread_info import TieredThreadInfo
 from redis_saver._tiered.workers import Flusher, drain
@@ -135,10 +136,12 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         """The hot saver."""
         self.cold: BaseCheckpointSaver[Any] = cold
         """The cold saver."""
-        carrier = Carrier(context_of(hot), cold)
-        settings: Any = {"bypasses": on_hot_error == "bypass", "cold_timeout": cold_timeout}
-        self._driver = driver = self._driver_class(hot, cold, carrier, **settings)
-        self._context: Tiers = Tiers(hot, cold, carrier, driver.in_cold, verify)
+        in_cold = InCold()
+        carrier = carrier_between(context_of(hot), cold, in_cold)
+        self._driver = driver = self._driver_class(
+            hot, cold, carrier, bypasses=on_hot_error == "bypass", cold_timeout=cold_timeout
+        )
+        self._context: Tiers = Tiers(hot, cold, carrier, in_cold, verify)
         self._context.cold_timeout = cold_timeout
         self._flushes = flusher and mode == "write-behind"
         if mode == "write-behind":
@@ -235,7 +238,7 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         clone._origin = self  # noqa: SLF001 - it shares the flusher
         clone.hot = cast("Hot", self.hot.with_allowlist(extra_allowlist))
         clone.cold = self.cold.with_allowlist(extra_allowlist)
-        carrier = Carrier(context_of(clone.hot), clone.cold)
+        carrier = carrier_between(context_of(clone.hot), clone.cold, self._context.in_cold)
         clone._driver = self._driver.over(clone.hot, clone.cold, carrier)  # noqa: SLF001 - it is of this class
         clone._context = self._context.over(clone.hot, carrier)  # noqa: SLF001 - the same
         clone.serde = clone.hot.serde

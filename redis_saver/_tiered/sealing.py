@@ -32,11 +32,10 @@ from redis_saver._engine.requests import Command
 from redis_saver._storage.context import Context
 from redis_saver._storage.envelopes import HEAD, MAGIC, EnvelopeSerializer, begin, envelope, head_of, is_snapshot, seal
 from redis_saver._storage.framing import pack, take
-from redis_saver._storage.keys import DataKeys, wrapped_by
+from redis_saver._storage.keys import wrapped_by
 from redis_saver._storage.opaque import Opaque
 from redis_saver._storage.rewrapping import PLAIN as PLAIN_ROW, ROTATED, UNCHANGED, Rewrapping
 from redis_saver._storage.sealing import (
-    ENCRYPTED,
     PAIR,
     PLAIN,
     Cipher,
@@ -48,13 +47,13 @@ from redis_saver._storage.sealing import (
 )
 from redis_saver._storage.skipping import Skipping
 from redis_saver._tiered.context import Tiers, named
-from redis_saver._tiered.guarding import REMEDY
 from redis_saver._tiered.in_cold import InCold
 from redis_saver._tiered.postgres import SEALED
 from redis_saver._tiered.requests import ColdCall, Tiered
 from redis_saver.encryption import KeyStatus, Rotated
-from redis_saver.errors import IsEncrypted, NotEncrypted, RedisSaverError, decoding
+from redis_saver.errors import NotEncrypted, RedisSaverError, decoding
 
+REMEDY = "Nothing was changed. Restore the row from a backup, or delete the thread with delete_thread()."
 IN_THE_OPEN = ("source", "step", "parents", "run_id", COUNTERS, "delta_writes_versioned")
 """Metadata that savers and `postgres.py` look at in cold."""
 
@@ -62,26 +61,24 @@ IN_THE_OPEN = ("source", "step", "parents", "run_id", COUNTERS, "delta_writes_ve
 class SealedCold:
     """The cold saver, with envelopes."""
 
-    def __init__(
-        self, hot: Context, data_keys: DataKeys, known: InCold, serde: SerializerProtocol, *, is_sql: bool
-    ) -> None:
+    def __init__(self, hot: Context, known: InCold, serde: SerializerProtocol, *, is_sql: bool, waits: bool) -> None:
         """Describe it.
 
         Args:
-            hot: The hot saver.
-            data_keys: Its data keys.
+            hot: The hot saver, which encrypts.
             known: This process's memory of cold.
             serde: The serializer of what is in envelopes: cold's, or one that carries (`carrying.py`).
             is_sql: True if cold stores only new versions of values, and keeps the first parent of a checkpoint
                 (LangGraph's Postgres saver).
+            waits: True if its calls wait for cold without a limit.
         """
-        self._hot, self._keys, self._known = hot, data_keys, known
-        self._serde, self._is_sql = serde, is_sql
+        assert hot.data_keys is not None  # noqa: S101 - for the type checker
+        self._keyspace, self._keys, self._known = hot.keyspace, hot.data_keys, known
+        self._serde, self._is_sql, self._waits = serde, is_sql, waits
 
-    def call(self, request: ColdCall) -> Tiered[Any] | None:
-        """Return the operation in place of a call. None if the call has no values."""
-        operation = getattr(self, request.method, None)
-        return operation and operation(*request.arguments, **request.options)
+    def _ask(self, method: str, *arguments: Any, **options: Any) -> ColdCall:
+        """Return a call of cold with envelopes."""
+        return ColdCall(method, arguments, options, is_sealed=True, waits=self._waits)
 
     # -- calls that store
 
@@ -116,7 +113,7 @@ class SealedCold:
         given[HEAD] = base64.b64encode(head).decode()
         outer = {key: part for key, part in checkpoint.items() if key != "pending_sends"}
         arguments = named(thread, ns, parent), {**outer, "channel_values": values}, given, new_versions
-        answer: RunnableConfig = yield ColdCall("put", arguments, is_sealed=True)
+        answer: RunnableConfig = yield self._ask("put", *arguments)
         self._known.learn(thread, ns, cipher.id, checkpoint["id"], parent or "", stored)
         return answer
 
@@ -129,7 +126,7 @@ class SealedCold:
         kept = self._known.parent(thread, ns, cipher.id, checkpoint_id)
         if kept is None and self._known.may_have(thread, ns, checkpoint_id, parent):
             one = named(thread, ns, checkpoint_id)
-            saved: CheckpointTuple | None = yield ColdCall("get_tuple", (one,), is_sealed=True)
+            saved: CheckpointTuple | None = yield self._ask("get_tuple", one)
             if saved is not None:
                 _, _, kept, *_ = yield from self._open_head(saved)
         return parent if kept is None else kept
@@ -152,7 +149,7 @@ class SealedCold:
             if call is not None and WRITES_IDX_MAP.get(channel) in PAIR:
                 order.append(call.sealed.hex())
             sealed.append((channel, seal(cipher, self._serde, value, *place, channel, *order)))
-        yield ColdCall("put_writes", (named(thread, ns, checkpoint_id), sealed, task_id, task_path), is_sealed=True)
+        yield self._ask("put_writes", named(thread, ns, checkpoint_id), sealed, task_id, task_path)
         self._keys.note_writes(cipher, ns, checkpoint_id or "", digests_of([(task_id, write[0]) for write in writes]))
 
     def _cipher(self, thread: str, config: RunnableConfig) -> Tiered[Cipher]:
@@ -161,7 +158,7 @@ class SealedCold:
         Raises:
             PlainValueRefused: The thread is plain.
         """
-        data = self._hot.keyspace.keys(thread).data_key
+        data = self._keyspace.keys(thread).data_key
         cipher = yield from self._keys.load(thread, data)
         if cipher is None and (yield Command(("EXISTS", data))):  # another process may have made it since
             cipher = yield from self._keys.load(thread, data)
@@ -173,13 +170,13 @@ class SealedCold:
     def delete_thread(self, thread: str) -> Tiered[None]:
         """Delete a thread."""
         self._known.forget(thread)
-        yield ColdCall("delete_thread", (thread,), is_sealed=True)
+        yield self._ask("delete_thread", thread)
 
     # -- calls that read
 
     def get_tuple(self, config: RunnableConfig) -> Tiered[CheckpointTuple | None]:
         """Read a checkpoint."""
-        saved = yield ColdCall("get_tuple", (config,), is_sealed=True)
+        saved = yield self._ask("get_tuple", config)
         if saved is None:
             thread, ns, checkpoint_id = configs.address(config)
             if checkpoint_id is None:
@@ -194,7 +191,7 @@ class SealedCold:
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Tiered[Sequence[CheckpointTuple]]:
         """List checkpoints."""
-        rows = yield ColdCall("list", (config,), options, is_sealed=True)
+        rows = yield self._ask("list", config, **options)
         with Skipping(self._keys, names_one=config is not None) as skipping:
             return (yield from self.opened(rows, skipping))
 
@@ -228,7 +225,7 @@ class SealedCold:
         at: RunnableConfig | None = config
         above: _Opened | None = None
         while remaining and at is not None:
-            if (saved := (yield ColdCall("get_tuple", (at,), is_sealed=True))) is None:
+            if (saved := (yield self._ask("get_tuple", at))) is None:
                 break
             known = above.known_writes if above else b""
             above = yield from self._opened(saved)
@@ -290,7 +287,7 @@ class SealedCold:
         self._keys.note_writes(cipher, ns, parent, split(b"".join(known)))
         if saved.parent_config is None and parent:
             there = configs.to_config(thread, ns, parent)
-            if (yield ColdCall("get_tuple", (there,), is_sealed=True)) is not None:
+            if (yield self._ask("get_tuple", there)) is not None:
                 opened = opened._replace(parent_config=there)
         return _Opened(opened, cipher, parent, b"".join(known))
 
@@ -453,14 +450,3 @@ class _Row:
             return self._data, base64.b64encode(begin + self._rest).decode()
         whole: Any = begin + self._rest
         return self._data, self._serde.dumps_typed(type(self._value)(whole))[1]
-
-
-def refuse_sealed(request: ColdCall, answer: Any) -> None:
-    """Check that the checkpoints that a call of cold returned are plain, for a saver without `encryption=`.
-
-    Raises:
-        DecodeError: One is encrypted.
-    """
-    for saved in answer if isinstance(answer, list) else [answer]:
-        if not request.is_sealed and saved is not None and HEAD in saved.metadata:
-            raise decoding("{} in cold", configs.address(saved.config)).of(IsEncrypted(ENCRYPTED))

@@ -12,6 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
 from contextvars import copy_context
 from typing import Any
 
@@ -27,18 +28,8 @@ thread."""
 _LOG = ThrottledLog("redis_saver.tiered")
 
 
-class _Call:
-    """A blocking call with a limit."""
-
-    def __init__(self, what: str) -> None:
-        self.what, self.began = what, time.monotonic()
-        self.ended, self.is_abandoned = threading.Event(), False
-        self.answer: Any = None
-        self.error: BaseException | None = None
-
-
 class ColdTimeouts:
-    """The limit of a saver's calls of cold, and the number of calls that were abandoned and have not ended."""
+    """The limit of a saver's calls of cold, and the calls that were abandoned and have not ended."""
 
     def __init__(self, cold: object, seconds: float | None) -> None:
         """Begin without calls. None: no limit. Then calls run where they are made.
@@ -49,7 +40,7 @@ class ColdTimeouts:
         if seconds is not None:
             config.number("cold_timeout", seconds, 0.001)
         self._cold, self.seconds = cold, seconds
-        self._left: set[asyncio.Task[Any]] = set()
+        self._left = set[Any]()
         self.after_fork()
         forks.watch(self)
 
@@ -57,9 +48,14 @@ class ColdTimeouts:
         """Begin without calls in the child: abandoned ones end in the parent."""
         if self._left:
             forks.keep(self._left)
-            self._left = set()
+        self._left = set[Any]()
+        """Futures and tasks of abandoned calls."""
         self._lock, self._slots = threading.Lock(), threading.Semaphore(MAX_CALLS)
-        self.abandoned: int = 0
+
+    @property
+    def abandoned(self) -> int:
+        """Number of abandoned calls that have not ended."""
+        return len(self._left)
 
     def run(self, what: str, act: Callable[[], T]) -> T:
         """Make a blocking call on an OS thread. Returns its result, or raises its error.
@@ -70,7 +66,7 @@ class ColdTimeouts:
         if self.seconds is None:
             return act()
         self._refuse(what)
-        call, before = _Call(what), postgres.connect_failures(self._cold)
+        began, before, call = time.monotonic(), postgres.connect_failures(self._cold), Future[T]()
         if not self._slots.acquire(timeout=self.seconds):
             raise self._error(what, f"was not sent, because {MAX_CALLS} other calls have not ended")
         worker = threading.Thread(
@@ -81,32 +77,27 @@ class ColdTimeouts:
         except RuntimeError:  # the interpreter is shutting down and starts no threads
             self._slots.release()
             return act()
+        done = set[Any]()
         try:
-            call.ended.wait(call.began + self.seconds - time.monotonic())
+            done, _ = wait([call], began + self.seconds - time.monotonic())
         finally:
-            with self._lock:
-                call.is_abandoned = not call.ended.is_set()
-                self.abandoned += call.is_abandoned
-        if call.is_abandoned:
+            if not done:
+                self._leave(what, began, call)
+        if not done:
             raise self._error(what, before=before)
         try:
-            if call.error is not None:
-                raise call.error
-            return call.answer  # type: ignore[no-any-return]
+            return call.result()
         finally:
-            del call  # else its error would keep this frame alive, and the frame the error
+            del call, done  # else its error would keep this frame alive, and the frame the error
 
-    def _work(self, call: _Call, act: Callable[[], Any]) -> None:
+    def _work(self, call: Future[T], act: Callable[[], T]) -> None:
         try:
-            call.answer = act()
+            answer = act()
         except BaseException as error:  # noqa: BLE001 - the caller gets it
-            call.error = error
-        with self._lock:
-            call.ended.set()
-            self.abandoned -= call.is_abandoned
+            call.set_exception(error)
+        else:
+            call.set_result(answer)
         self._slots.release()
-        if call.is_abandoned:
-            self._log(call.what, call.began, call.error)
 
     async def arun(self, what: str, make: Callable[[], Coroutine[Any, Any, T]], *, cancels: bool = True) -> T:
         """`run` for asyncio. With `cancels`, an abandoned call is cancelled, so that its connection is soon free."""
@@ -128,21 +119,22 @@ class ColdTimeouts:
         self._leave(what, began, task)
         raise self._error(what, before=before)
 
-    def _leave(self, what: str, began: float, task: asyncio.Task[Any]) -> None:
-        """Abandon a task. It is kept until it ends, because event loops hold only weak references."""
+    def _leave(self, what: str, began: float, call: Future[Any] | asyncio.Task[Any]) -> None:
+        """Abandon a call. It is kept until it ends, because event loops hold only weak references to tasks."""
 
-        def ended(task: asyncio.Task[Any]) -> None:
+        def ended(call: Future[Any] | asyncio.Task[Any]) -> None:
             with self._lock:
-                if task not in self._left:  # it ended in the parent of a fork
+                if call not in self._left:  # it ended in the parent of a fork
                     return
-                self._left.discard(task)
-                self.abandoned -= 1
-            self._log(what, began, None if task.cancelled() else task.exception())
+                self._left.discard(call)
+            error = None if call.cancelled() else call.exception()
+            how = "" if error is None else f", with {type(error).__name__}"
+            seconds = time.monotonic() - began
+            _LOG.info("an abandoned call of cold ended: %s, after %.1f seconds%s", what, seconds, how)
 
         with self._lock:
-            self._left.add(task)
-            self.abandoned += 1
-        task.add_done_callback(ended)
+            self._left.add(call)
+        call.add_done_callback(ended)
 
     def _refuse(self, what: str) -> None:
         """Refuse a call if too many abandoned ones have not ended.
@@ -151,16 +143,12 @@ class ColdTimeouts:
             ColdTimeout: That is so.
         """
         if self.abandoned >= MAX_CALLS:
-            self._forget_closed_loops()
+            with self._lock:  # tasks of an event loop that was closed never end
+                self._left -= {
+                    call for call in self._left if isinstance(call, asyncio.Task) and call.get_loop().is_closed()
+                }
         if self.abandoned >= MAX_CALLS:
             raise self._error(what, f"was not sent, because {self.abandoned} abandoned calls have not ended")
-
-    def _forget_closed_loops(self) -> None:
-        """Forget abandoned tasks whose event loop was closed. They never end."""
-        with self._lock:
-            closed = {task for task in self._left if task.get_loop().is_closed()}
-            self._left -= closed
-            self.abandoned -= len(closed)
 
     def _error(self, what: str, why: str = "", before: float = math.inf) -> ColdTimeout:
         """Return the error of a call. `before` is the number of failures of cold's pool to connect before the call."""
@@ -172,7 +160,3 @@ class ColdTimeouts:
         if postgres.connect_failures(self._cold) > before:
             reason = "Its pool cannot connect to Postgres (logger psycopg.pool). It is safe to try again"
         return ColdTimeout(f"cold ({kind_of(self._cold)}) does not answer: {what} {why}. {reason}")
-
-    def _log(self, what: str, began: float, error: BaseException | None) -> None:
-        how = "" if error is None else f", with {type(error).__name__}"
-        _LOG.info("an abandoned call of cold ended: %s, after %.1f seconds%s", what, time.monotonic() - began, how)

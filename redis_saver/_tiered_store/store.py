@@ -35,6 +35,7 @@ from redis_saver._store import namespaces, scripts, searching
 from redis_saver._store.scripts import NO_ANNOUNCEMENT, ask, windows
 from redis_saver._store.store import AsyncRedisStore, RedisStore, context_of, method_of
 from redis_saver._store.writing import MAX_PUTS, milliseconds
+from redis_saver._tiered.carrying import Direct
 from redis_saver._tiered.context import OnHotError
 from redis_saver._tiered.drivers import AsyncTieredDriver, HotAndCold, SyncTieredDriver, TieredDriver
 from redis_saver._tiered.requests import WAITS, ColdCall, Tiered, attempt, best_effort, setup, with_own_errors
@@ -107,7 +108,8 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
                 "searches. Leave encryption= out, or use the RedisStore with encryption= without a cold store"
             )
         self._context = StoreTiers(context_of(hot), _ttl_of_copies(hot, self.ttl_config))
-        self._driver = self._driver_class(hot, cold, bypasses=on_hot_error == "bypass", cold_timeout=cold_timeout)
+        bypasses = on_hot_error == "bypass"
+        self._driver = self._driver_class(hot, cold, Direct(cold), bypasses=bypasses, cold_timeout=cold_timeout)
 
     def __repr__(self) -> str:
         """Return the class, hot, and the class of cold."""

@@ -70,7 +70,7 @@ JOINTS = {
     "_cache": {"cache"},
     "_checkpoint": {"ownership", "saver"},
     "_store": {"store"},
-    "_tiered": {"drivers", "flushers"},
+    "_tiered": {"connections", "drivers"},
     "_tiered_store": {"store"},
 }
 """Modules that join operations with a client, or a value with its bytes. They may also import `client` and `serde`."""

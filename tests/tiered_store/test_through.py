@@ -32,6 +32,7 @@ from tests.support.wrappers import Around, elsewhere
 from redis_saver import AsyncTieredStore, ColdTimeout, EncodeError, KeyConflict, Limits, RedisStore, TieredStore
 from redis_saver._common.store_names import StoreKeyspace
 from redis_saver._store import scripts
+from redis_saver._tiered.carrying import Direct
 from redis_saver.serde import FastSerializer
 
 NS = ("memories", "user")
@@ -714,7 +715,8 @@ async def test_an_item_requested_twice_is_filled_once(target: Target, store: Uni
 @pytest.mark.parametrize("flavour", ["sync"])
 async def test_a_forked_child_has_its_own_connections(store_tiers: StoreTiers) -> None:
     store: Any = (await store_tiers.store()).saver
-    store.cold = store._driver.cold = store.cold.store  # Postgres itself, whose connections can be renewed
+    store.cold = store.cold.store  # Postgres itself, whose connections can be renewed
+    store._driver = store._driver.over(store.hot, store.cold, Direct(store.cold))
     store.put(NS, "k", {"n": 1})
     read, write = os.pipe()
     if (child := os.fork()) == 0:
