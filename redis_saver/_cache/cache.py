@@ -21,7 +21,7 @@ from redis_saver._client import clients
 from redis_saver._client.aio import AsyncDriver
 from redis_saver._client.base import AsyncBlock, AsyncClient, Block, NeedsAsyncWith, NeedsWith, RedisDriver, SyncClient
 from redis_saver._client.sync import SyncDriver
-from redis_saver._common import config, keywords, times, ttl as ttls
+from redis_saver._common import config, times, ttl as ttls
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
 from redis_saver._engine.counting import Counting, Measured, stats_of
@@ -74,7 +74,6 @@ class Cache(Rotates, BaseCache[ValueT], Generic[ClientT, ValueT]):
     _driver: RedisDriver
     _driver_class: ClassVar[type[Any]]
 
-    @keywords.checked
     def __init__(
         self,
         client: ClientT,
@@ -390,7 +389,6 @@ class RedisCache(Cache[SyncClient, ValueT], Block):
         self._driver.check_version()
 
     @classmethod
-    @keywords.checked
     def from_conn_string(
         cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[CacheSettings]
     ) -> AbstractContextManager[Self]:
@@ -429,7 +427,6 @@ class AsyncRedisCache(Cache[AsyncClient, ValueT], AsyncBlock):
         await self.asetup()
 
     @classmethod
-    @keywords.checked
     def from_conn_string(
         cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[CacheSettings]
     ) -> AbstractAsyncContextManager[Self]:

@@ -23,7 +23,7 @@ from redis_saver._checkpoint.comparing import CheckpointDiff, diff
 from redis_saver._checkpoint.ownership import OnBusy, Ownership, Record, Terms
 from redis_saver._checkpoint.pruning import Pruned
 from redis_saver._checkpoint.threads import ThreadQuery, ThreadState
-from redis_saver._common import config as configs, keywords, names, ttl
+from redis_saver._common import config as configs, names, ttl
 from redis_saver._common.ttl import TTL
 from redis_saver._engine.counting import Counting
 from redis_saver._engine.requests import T
@@ -373,7 +373,6 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
 
     # -- beyond LangGraph's interface: whole threads
 
-    @keywords.checked
     def prune(  # type: ignore[override]  # LangGraph's returns None, and its callers rely on no more
         self,
         thread_ids: Sequence[str],
@@ -420,7 +419,6 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         threads, kept = configs.names(thread_ids, "thread_id"), retention.retention(strategy, keep_last, older_than)
         return self._run(self._prune_gen(threads, kept, dry_run), "prune")
 
-    @keywords.checked
     async def aprune(  # type: ignore[override]
         self,
         thread_ids: Sequence[str],
@@ -434,7 +432,6 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         threads, kept = configs.names(thread_ids, "thread_id"), retention.retention(strategy, keep_last, older_than)
         return await self._arun(self._prune_gen(threads, kept, dry_run), "prune")
 
-    @keywords.checked
     def own(
         self,
         thread_id: str,
@@ -488,7 +485,6 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
 
         return Ownership(terms, self._rules, self._owner_driver, self._driver, taking)
 
-    @keywords.checked
     def threads(
         self,
         thread_prefix: str = "",
@@ -534,7 +530,6 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         asked = ThreadQuery(thread_prefix, state, updated_after, updated_before, min_bytes, None, pinned, dirty, owned)
         return self._stream(self._stream_threads_gen(asked.checked(expires_within)), "threads")
 
-    @keywords.checked
     def athreads(
         self,
         thread_prefix: str = "",
@@ -591,7 +586,6 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         """`check` for asyncio."""
         return await self._arun(self._check_gen(configs.name(thread_id, "thread_id"), values=values), "check")
 
-    @keywords.checked
     def diff(self, thread_id: str, before: str, after: str | None = None, *, checkpoint_ns: str = "") -> CheckpointDiff:
         """Compare two checkpoints of a thread: their channels, and the inside of their values.
 
@@ -614,7 +608,6 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         """
         return self._run(self._diff(thread_id, before, after, checkpoint_ns))
 
-    @keywords.checked
     async def adiff(
         self, thread_id: str, before: str, after: str | None = None, *, checkpoint_ns: str = ""
     ) -> CheckpointDiff:

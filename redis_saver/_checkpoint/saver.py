@@ -19,7 +19,7 @@ from redis_saver._checkpoint.ownership import take
 from redis_saver._checkpoint.rotating import key_status, rotate_keys
 from redis_saver._checkpoint.threads import ThreadInfo
 from redis_saver._client import aio, base, sync
-from redis_saver._common import config as configs, keywords, times, ttl as ttls
+from redis_saver._common import config as configs, times, ttl as ttls
 from redis_saver._common.config import History
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
@@ -77,7 +77,6 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
     _driver: base.RedisDriver
     _driver_class: ClassVar[type[Any]]
 
-    @keywords.checked
     def __init__(
         self,
         client: ClientT,
@@ -256,7 +255,6 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
 
     # -- queries. A saver over two tiers offers them on its `hot`, at the same cost.
 
-    @keywords.checked
     def writes(self, thread_id: str, *, checkpoint_ns: str | None = None) -> Iterator[WriteInfo]:
         """List the writes of a thread with task, node, channel and size, those of the newest checkpoint first.
 
@@ -278,7 +276,6 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         """
         return self._stream(self._writes(thread_id, checkpoint_ns), "writes")
 
-    @keywords.checked
     def awrites(self, thread_id: str, *, checkpoint_ns: str | None = None) -> AsyncIterator[WriteInfo]:
         """`writes` for asyncio."""
         return self._astream(self._writes(thread_id, checkpoint_ns), "writes")
@@ -287,7 +284,6 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         ns = None if ns is None else configs.name(ns, "checkpoint_ns")
         return auditing.writes(self._context, configs.name(thread_id, "thread_id"), ns)
 
-    @keywords.checked
     def channel_history(self, thread_id: str, channel: str, *, checkpoint_ns: str = "") -> Iterator[VersionInfo]:
         """List the versions of a channel, newest first, with their time, writes, size and shared bytes.
 
@@ -304,7 +300,6 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         """
         return self._stream(self._history(thread_id, channel, checkpoint_ns), "channel_history")
 
-    @keywords.checked
     def achannel_history(self, thread_id: str, channel: str, *, checkpoint_ns: str = "") -> AsyncIterator[VersionInfo]:
         """`channel_history` for asyncio."""
         return self._astream(self._history(thread_id, channel, checkpoint_ns), "channel_history")
@@ -313,7 +308,6 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         names = configs.name(channel, "channel"), configs.name(ns, "checkpoint_ns")
         return auditing.channel_history(self._context, configs.name(thread_id, "thread_id"), *names)
 
-    @keywords.checked
     def latest_values(
         self,
         channel: str,
@@ -347,7 +341,6 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         """
         return self._stream(self._latest(channel, thread_ids, thread_prefix, checkpoint_ns), "latest_values")
 
-    @keywords.checked
     def alatest_values(
         self,
         channel: str,
@@ -384,7 +377,6 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         """`key_status` for asyncio."""
         return await self._arun(key_status(self._context), "key_status")
 
-    @keywords.checked
     def rotate_keys(self, *, data: bool = False, before: datetime | None = None) -> Rotated:
         """Wrap the data keys of all threads by the keys that the provider now chooses, while others use the threads.
 
@@ -414,7 +406,6 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         """
         return self._run(rotate_keys(self._context, data=data, before=before), "rotate_keys")
 
-    @keywords.checked
     async def arotate_keys(self, *, data: bool = False, before: datetime | None = None) -> Rotated:
         """`rotate_keys` for asyncio."""
         return await self._arun(rotate_keys(self._context, data=data, before=before), "rotate_keys")
@@ -462,7 +453,6 @@ class RedisSaver(Saver[base.SyncClient], base.Block):
         self._driver.run(probe.check(self._driver.prefix))
 
     @classmethod
-    @keywords.checked
     def from_conn_string(
         cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[SaverSettings]
     ) -> AbstractContextManager[Self]:
@@ -505,7 +495,6 @@ class AsyncRedisSaver(Saver[base.AsyncClient], base.AsyncBlock):
         await self.asetup()
 
     @classmethod
-    @keywords.checked
     def from_conn_string(
         cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[SaverSettings]
     ) -> AbstractAsyncContextManager[Self]:

@@ -10,8 +10,7 @@ import typer
 
 from redis_saver._cli import screen
 from redis_saver._cli.options import command
-from redis_saver._common.display import shown
-from redis_saver._common.keywords import did_you_mean
+from redis_saver._common.display import did_you_mean, shown
 from redis_saver._inspector.manual import FILES, HEADING, files, read, sections
 
 _ALERTS = "alerts.yaml"

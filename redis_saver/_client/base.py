@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Mapping
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from typing_extensions import Self
@@ -160,11 +161,12 @@ class _Unopened(Generic[T]):
             kind: Class to make.
             url: URL of the server.
             client_options: Options of the client.
-            settings: Keyword arguments of the class, with valid names.
+            settings: Keyword arguments of the class.
 
         Raises:
-            TypeError: `url` is not a str.
+            TypeError: `url` is not a str, or the class has no such argument.
         """
+        signature(kind).bind(None, **settings)
         self._kind, self._url, self._options, self._settings = kind, url, client_options or {}, settings
         self._opened: list[Any] = []
         if not isinstance(url, str):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import inspect
 import re
-import socket
 import ssl
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,8 +30,7 @@ from redis_saver import sentinels
 from redis_saver._client import urls
 from redis_saver._client.urls import Url
 from redis_saver._common import forks
-from redis_saver._common.display import MAX_NAME, kind_of, printable, shown
-from redis_saver._common.keywords import did_you_mean
+from redis_saver._common.display import MAX_NAME, did_you_mean, kind_of, printable, shown
 from redis_saver.errors import UnsupportedServer
 
 OLDEST: Mapping[str, tuple[int, int]] = {"redis": (6, 2), "valkey": (7, 2)}
@@ -179,7 +176,7 @@ def _connect_one(parsed: Url, asynchronous: bool, settings: dict[str, Any]) -> A
         (host, settings["port"]), *_ = parsed.hosts
         settings["host"] = host or "localhost"
         if parsed.tls:
-            settings["connection_class"] = AsyncHintingSSLConnection if asynchronous else HintingSSLConnection
+            settings["connection_class"] = module.SSLConnection
     return module.Redis.from_url(base, **settings)
 
 
@@ -550,69 +547,3 @@ def _twin_of_a_cluster(client: Any) -> Any:
 
 def _own_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in _OF_ONE_POOL}
-
-
-# -- TLS connections that notice a server without TLS
-#
-# A Redis without TLS waits for the end of a line, which the start of a TLS handshake may not have. So the handshake
-# times out, and redis-py retries it three times. After the first failure these connections send `PING` in plain text.
-
-_FAILURES = (TimeoutError, asyncio.TimeoutError, ssl.SSLError)
-_MAX_SECONDS = 1.0
-
-
-class _Hinting:
-    """A connection that notices a server without TLS."""
-
-    _is_plain: bool | None = None
-    """True if the server replies in plain text. None until a handshake has failed."""
-
-    def _may_be_plain(self, error: Exception) -> bool:
-        return self._is_plain is None and not isinstance(error, ssl.SSLCertVerificationError)
-
-    def _check_plain(self, error: Exception | None = None) -> None:
-        """Raise an error if the server replies in plain text. A blocking client does not retry it."""
-        self._is_plain = _answers_plain(self)
-        if self._is_plain:
-            server: Any = self
-            raise redis.RedisError(
-                f"the server at {server.host}:{server.port} does not use TLS: write its TLS port, or redis://"
-            ) from error
-
-
-class HintingSSLConnection(_Hinting, redis.SSLConnection):
-    """A blocking connection that notices a server without TLS."""
-
-    def _connect(self) -> Any:
-        if self._is_plain:  # another handshake would time out again
-            self._check_plain()
-        try:
-            return super()._connect()  # type: ignore[no-untyped-call]
-        except _FAILURES as error:
-            if self._may_be_plain(error):
-                self._check_plain(error)
-            raise
-
-
-class AsyncHintingSSLConnection(_Hinting, redis.asyncio.SSLConnection):
-    """An asyncio connection that notices a server without TLS."""
-
-    async def _connect(self) -> None:
-        if self._is_plain:
-            await asyncio.to_thread(self._check_plain)
-        try:
-            await super()._connect()  # type: ignore[no-untyped-call]
-        except _FAILURES as error:
-            if self._may_be_plain(error):
-                await asyncio.to_thread(self._check_plain, error)
-            raise
-
-
-def _answers_plain(connection: Any) -> bool:
-    seconds = min(_MAX_SECONDS, connection.socket_connect_timeout or _MAX_SECONDS)
-    try:
-        with socket.create_connection((connection.host, connection.port), seconds) as probe:
-            probe.sendall(b"PING\r\n")
-            return probe.recv(1) in (b"+", b"-")
-    except OSError:
-        return False

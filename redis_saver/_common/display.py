@@ -7,6 +7,8 @@ the line, or a megabyte. Characters that are not printable (`str.isprintable`) a
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+from difflib import get_close_matches
 from string import Formatter
 from typing import Any
 
@@ -46,6 +48,12 @@ def error_text(error: BaseException) -> str:
 def counted(number: int, noun: str) -> str:
     """Return a count with its noun: `1 thread`, `2,000 threads`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """Return the end of a message that suggests the most similar known name, or an empty text."""
+    close = get_close_matches(name, known, 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def kind_of(value: object) -> str:

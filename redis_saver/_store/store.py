@@ -25,7 +25,7 @@ from redis_saver._client.base import (
     SyncClient,
 )
 from redis_saver._client.sync import SyncDriver
-from redis_saver._common import keywords, times, ttl as ttls
+from redis_saver._common import times, ttl as ttls
 from redis_saver._common.display import kind_of, shown
 from redis_saver._common.limits import Limits
 from redis_saver._common.names import Keyspace
@@ -105,7 +105,6 @@ class Store(Rotates, BaseStore, Generic[ClientT]):
     _driver: RedisDriver
     _driver_class: ClassVar[type[Any]]
 
-    @keywords.checked
     def __init__(
         self,
         client: ClientT,
@@ -582,7 +581,6 @@ class RedisStore(Store[SyncClient], Block):
             self._run(server_search.setup(self._context))
 
     @classmethod
-    @keywords.checked
     def from_conn_string(
         cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[StoreSettings]
     ) -> AbstractContextManager[Self]:
@@ -620,7 +618,6 @@ class AsyncRedisStore(Store[AsyncClient], AsyncBlock):
         await self.asetup()
 
     @classmethod
-    @keywords.checked
     def from_conn_string(
         cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[StoreSettings]
     ) -> AbstractAsyncContextManager[Self]:

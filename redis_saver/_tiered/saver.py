@@ -20,7 +20,7 @@ from redis_saver._checkpoint import threads as hot_threads
 from redis_saver._checkpoint.interface import Interface, as_method
 from redis_saver._checkpoint.ownership import Record, Terms
 from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver, context_of, driver_of
-from redis_saver._common import config as configs, forks, keywords
+from redis_saver._common import config as configs, forks
 from redis_saver._common.logs import Log
 from redis_saver._engine.counting import Counting
 from redis_saver._engine.requests import Operation, Sleep, T
@@ -62,7 +62,6 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
 
     _driver: TieredDriver[Any]
 
-    @keywords.checked
     def __init__(
         self,
         hot: Hot,

@@ -23,7 +23,7 @@ from langgraph.store.base import (
 )
 
 from redis_saver._client.base import AsyncBlock, Block
-from redis_saver._common import config, keywords
+from redis_saver._common import config
 from redis_saver._common.display import kind_of, shown
 from redis_saver._common.logs import Log, log_text
 from redis_saver._common.store_names import Partition, with_notes
@@ -66,7 +66,6 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
     _driver: TieredDriver[Any]
     ttl_config: TTLConfig | None
 
-    @keywords.checked
     def __init__(
         self, hot: Hot, cold: BaseStore, *, on_hot_error: OnHotError = "raise", cold_timeout: float | None = 10.0
     ) -> None:
@@ -120,10 +119,6 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
 
     def _arun(self, operation: Tiered[T], name: str = "") -> Awaitable[T]:
         return self._driver.arun(self._counting.call(operation, name))
-
-    if not TYPE_CHECKING:  # type checkers see LangGraph's own
-        # By `batch`, with an error for unknown arguments such as the `if_version` of a `RedisStore`.
-        put, aput = keywords.checked(BaseStore.put), keywords.checked(BaseStore.aput)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Execute operations. All reads see the state before the puts. Of several puts of an item the last one counts.

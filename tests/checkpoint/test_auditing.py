@@ -127,7 +127,7 @@ async def test_filters_of_threads_match_a_filter_in_python(saver: Uniform) -> No
         ({"pinned": 1}, "pinned=1"),
         ({"dirty": "yes"}, "dirty='yes'"),
         ({"thread_prefix": b"x"}, "thread_prefix=b'x'"),
-        ({"states": "failed"}, "did you mean 'state'"),
+        ({"states": "failed"}, "unexpected keyword argument 'states'"),
     ],
 )
 def test_wrong_filters_raise_at_the_call(asked: Any, said: str) -> None:

@@ -373,7 +373,7 @@ async def test_damaged_bytes_under_the_owners_key_raise_not_owner(target: Target
         ({"on_busy": "wait", "wait": timedelta(seconds=-1)}, "wait="),
         ({"by": 7}, "by=7"),
         ({"thread_id": None}, "thread_id=None"),
-        ({"leese": "1s"}, "did you mean 'lease'"),
+        ({"leese": "1s"}, "unexpected keyword argument 'leese'"),
     ],
 )
 @pytest.mark.parametrize("target_name", ["fakeredis"])

@@ -86,42 +86,42 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
     "redis_url": (
         lambda: RedisSaver(redis_url="redis://:secret@h"),
         TypeError,
-        "RedisSaver has no argument 'redis_url'",
+        "unexpected keyword argument 'redis_url'",
     ),
     "redis_client": (
         lambda: AsyncRedisSaver(redis_client=1),
         TypeError,
-        "AsyncRedisSaver has no argument 'redis_client'",
+        "unexpected keyword argument 'redis_client'",
     ),
     "connection_args": (
         lambda: RedisSaver(redis.Redis(), connection_args={"password": "secret"}),
         TypeError,
-        "RedisSaver has no argument 'connection_args'",
+        "unexpected keyword argument 'connection_args'",
     ),
     "misspelled": (
         lambda: RedisSaver(redis.Redis(), compresion="zstd"),
         TypeError,
-        "RedisSaver has no argument 'compresion'; did you mean 'compression'?",
+        "unexpected keyword argument 'compresion'",
     ),
     "redis_url by URL": (
         lambda: RedisSaver.from_conn_string(redis_url="redis://:secret@h"),
         TypeError,
-        "RedisSaver.from_conn_string has no argument 'redis_url'",
+        "missing 1 required positional argument: 'url'",
     ),
     "connection_args by URL": (
         lambda: AsyncRedisSaver.from_conn_string("redis://h", connection_args={}),
         TypeError,
-        "AsyncRedisSaver.from_conn_string has no argument 'connection_args'",
+        "unexpected keyword argument 'connection_args'",
     ),
     "threads": (
         lambda: RedisSaver(redis.Redis()).threads(prefix="user-"),
         TypeError,
-        "RedisSaver.threads has no argument 'prefix'; did you mean 'thread_prefix'?",
+        "unexpected keyword argument 'prefix'",
     ),
     "prune": (
         lambda: RedisSaver(redis.Redis()).prune(["a"], keep_lasst=3),
         TypeError,
-        "RedisSaver.prune has no argument 'keep_lasst'; did you mean 'keep_last'?",
+        "unexpected keyword argument 'keep_lasst'",
     ),
     "migrate a URL": (
         lambda: migrate("redis://:secret@h", InMemorySaver()),
@@ -136,17 +136,17 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
     "no client": (
         lambda: RedisSaver(),
         TypeError,
-        "RedisSaver is missing its argument 'client': pass one, or use RedisSaver.from_conn_string(url)",
+        "missing 1 required positional argument: 'client'",
     ),
     "no client, asyncio": (
         lambda: AsyncRedisCache(ttl="1h"),
         TypeError,
-        "AsyncRedisCache is missing its argument 'client': pass one",
+        "missing 1 required positional argument: 'client'",
     ),
     "no cold": (
         lambda: TieredStore(RedisStore(redis.Redis())),
         TypeError,
-        "TieredStore is missing its argument 'cold'",
+        "missing 1 required positional argument: 'cold'",
     ),
     "too many arguments": (
         lambda: AsyncRedisSaver(redis.asyncio.Redis(), None, None),
@@ -177,7 +177,7 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
     "misspelled, of a cache by URL": (
         lambda: RedisCache.from_conn_string("memory://", on_eror="raise"),
         TypeError,
-        "RedisCache.from_conn_string has no argument 'on_eror'; did you mean 'on_error'?",
+        "unexpected keyword argument 'on_eror'",
     ),
     "option of a URL": (
         lambda: RedisSaver.from_conn_string("redis://:secret@h?socket_timout=2").__enter__(),
@@ -213,7 +213,7 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
     "misspelled, of tiers": (
         lambda: TieredSaver(RedisSaver(redis.Redis()), InMemorySaver(), flush_intervall=1),
         TypeError,
-        "TieredSaver has no argument 'flush_intervall'; did you mean 'flush_interval'?",
+        "unexpected keyword argument 'flush_intervall'",
     ),
     "hot": (
         lambda: AsyncTieredSaver(RedisSaver(redis.Redis()), InMemorySaver()),
@@ -263,9 +263,9 @@ def test_an_unentered_block_is_sync_or_async_only() -> None:
         assert isinstance(copy.copy(checkpointer), type(checkpointer))
 
 
-async def test_an_async_method_raises_argument_errors_when_awaited() -> None:
+async def test_an_async_method_names_an_unknown_argument() -> None:
     assert inspect.iscoroutinefunction(RedisSaver.aprune) and inspect.iscoroutinefunction(AsyncTieredSaver.aprune)
-    with pytest.raises(TypeError, match="AsyncRedisSaver.aprune has no argument 'keep'; did you mean 'keep_last'"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'keep'"):
         await AsyncRedisSaver(redis.asyncio.Redis()).aprune(["a"], keep=3)
 
 
