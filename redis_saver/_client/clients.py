@@ -240,26 +240,10 @@ def check(client: Any, *, asynchronous: bool, taker: str = "Saver") -> None:
         )
     is_client = callable(getattr(client, "execute_command", None)) and hasattr(client, "get_encoder")
     if is_client and inspect.iscoroutinefunction(client.execute_command) == asynchronous:
-        _check_connections(client)
         return
     package = "redis.asyncio" if asynchronous else "redis"
     hint = f"Use {other} for this one" if is_client else f"For a URL use {wanted}.from_conn_string(url)"
     raise TypeError(f"client: {kind_of(client)}; {wanted} takes a client of {package}, such as {package}.Redis. {hint}")
-
-
-def _check_connections(client: Any) -> None:
-    """Refuse valkey-py's clients over our connections to a primary, which are redis-py's.
-
-    Raises:
-        TypeError: The message says what to pass instead.
-    """
-    kind = getattr(getattr(client, "connection_pool", None), "connection_class", None)
-    ours = (sentinels.PrimaryConnection, sentinels.AsyncPrimaryConnection)
-    if isinstance(kind, type) and issubclass(kind, ours) and exceptions_of(client) is not redis.exceptions:
-        raise TypeError(
-            f"client: {kind_of(client)} with connection_class={kind.__name__}, which is for redis-py's clients. Make "
-            "the client with redis.sentinel.Sentinel, or with a URL redis+sentinel://; both also reach Valkey"
-        )
 
 
 def missing_retry(client: Any) -> str:

@@ -62,21 +62,9 @@ class Direct:
         """Use a cold saver or store."""
         self._cold = cold
 
-    def way(self, request: ColdCall) -> Way:  # noqa: ARG002 - a `Carrier` needs it
-        """Return the saver that answers a call, and the serializer of the values in it."""
-        return Way(self._cold, None)
-
-    def sealed(self, request: ColdCall, way: Way) -> Tiered[Any] | None:  # noqa: ARG002 - a `Guard` needs them
-        """Return the operation in place of a call, if the call has values and cold gets envelopes."""
-        return None
-
-    def as_stored(self, request: ColdCall) -> ColdCall:
-        """Return a call as cold gets it."""
-        return request
-
-    def reading(self, request: ColdCall) -> AbstractContextManager[None]:  # noqa: ARG002 - a `Guard` needs it
-        """Return the context of a call of cold."""
-        return nullcontext()
+    def way(self, request: ColdCall) -> Way:
+        """Return how cold answers a call."""
+        return Way(request, self._cold)
 
     def checked(self, request: ColdCall, answer: Any) -> Any:  # noqa: ARG002 - a `Carrier` needs it
         """Return what cold answered, after a check and with its metadata decoded."""
@@ -95,44 +83,45 @@ class Carrier(Direct):
         """True if calls of cold that carry go to twins of it."""
         self.hot_serde: SerializerProtocol = hot.serde
         """The serializer by which hot stores and reads what is carried."""
-        self._way: Way | None = None
+        self._makes_blobs = self._is_known and self.has_twins and postgres.has_history(cold)
+        self._packed: tuple[BaseCheckpointSaver[Any], SerializerProtocol] | None = None
         packed = _within(of_ours.serde if of_ours else cold.serde, _PackedSerializer)
         packed_hot = _within(hot.serde, _CarryingSerializer)
         if packed is not None and packed_hot is not None and self._is_known:
             if isinstance(cold, Saver) and of_ours:
-                self._way, self.hot_serde = Way(with_context(cold, of_ours._replace(serde=packed)), packed), packed_hot
+                self._packed, self.hot_serde = (with_context(cold, of_ours._replace(serde=packed)), packed), packed_hot
             elif self.has_twins:
-                self._way, self.hot_serde = Way(twin(cold, serde=packed), packed), packed_hot
+                self._packed, self.hot_serde = (twin(cold, serde=packed), packed), packed_hot
 
     @property
     def is_packed(self) -> bool:
         """True if values stay packed."""
-        return self._way is not None
+        return self._packed is not None
 
     def way(self, request: ColdCall) -> Way:
-        if not request.is_packed and request.method != "put":
-            return Way(self._cold, self._cold.serde)
-        if self._way is not None:
-            return self._way
+        if request.method == "put" and self._makes_blobs:
+            request = self._with_blobs(request)
+        elif request.method != "put" and not request.is_packed:
+            return Way(request, self._cold, self._cold.serde)
+        if self._packed is not None:
+            return Way(request, *self._packed)
         checked = _CheckedSerializer(self._cold.serde, is_known=self._is_known)
         is_read = request.method in _READS
-        uses_twin = self.has_twins and (is_read or self._is_known)
-        return Way(twin(self._cold, serde=checked) if uses_twin else self._cold, checked, checked if is_read else None)
+        cold = twin(self._cold, serde=checked) if self.has_twins and (is_read or self._is_known) else self._cold
+        return Way(request, cold, checked, checked if is_read else None)
 
-    def as_stored(self, request: ColdCall) -> ColdCall:
+    def _with_blobs(self, put: ColdCall) -> ColdCall:
         """Return a `put` in which values that Postgres would change as JSON become blobs.
 
         LangGraph's Postgres saver stores a str, int, float or bool of a channel as JSON. A blob of a version replaces
         it. So only new versions become blobs, except values that JSON cannot have: cold has the blobs of older ones.
         """
-        if request.method != "put" or not (self._is_known and self.has_twins and postgres.has_history(self._cold)):
-            return request
-        target, checkpoint, metadata, new_versions = request.arguments
+        target, checkpoint, metadata, new_versions = put.arguments
         values = {
             channel: _InBlob(value) if self._needs_blob(value, is_new=channel in new_versions) else value
             for channel, value in checkpoint["channel_values"].items()
         }
-        return request._replace(arguments=(target, {**checkpoint, "channel_values": values}, metadata, new_versions))
+        return put._replace(arguments=(target, {**checkpoint, "channel_values": values}, metadata, new_versions))
 
     def _needs_blob(self, value: Any, *, is_new: bool) -> bool:
         """True if Postgres cannot store a value as JSON, or if a new value would come back as something else."""
@@ -200,12 +189,19 @@ class Carrier(Direct):
 
 
 class Way(NamedTuple):
-    """The saver that answers a call of cold, and the serializer of the values in it."""
+    """How cold answers a call."""
 
-    cold: BaseCheckpointSaver[Any]
-    serde: SerializerProtocol | None
-    """None for a store."""
+    request: ColdCall
+    """The call as cold gets it."""
+    cold: Any
+    """The saver or store that answers it."""
+    serde: SerializerProtocol | None = None
+    """The serializer of the values in it. None for a store."""
     checked: _CheckedSerializer | None = None
+    sealed: Tiered[Any] | None = None
+    """The operation in place of the call, if the call has values and cold gets envelopes."""
+    reading: AbstractContextManager[None] = nullcontext()
+    """Context of the call."""
 
     def marked(self, answer: Any) -> Any:
         """Return an answer, marked if it may be something else than what cold has."""

@@ -156,18 +156,15 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
     def _ask_cold(self, request: ColdCall) -> Any:
         self.hot._driver.check_open()  # noqa: SLF001 - without hot, cold's answers may be old
         way = self._carrier.way(request)
-        if (operation := self._carrier.sealed(request, way)) is not None:
-            return way.marked(self.run(operation))
-        if request.is_read:
-            return self._timeouts.run(request.method, lambda: self._call_cold(request, way))
-        return self._call_cold(request, way)
+        if way.sealed is not None:
+            return way.marked(self.run(way.sealed))
+        return self._timeouts.run(request.method, lambda: self._call(way)) if request.is_read else self._call(way)
 
-    def _call_cold(self, request: ColdCall, way: Way) -> Any:
-        cold = with_own_lock(renewed(way.cold) if self._is_forked else way.cold)
-        call = statements.method_of(cold, request.method) or getattr(cold, request.method)
-        request = self._carrier.as_stored(request)
-        with self._carrier.reading(request):
-            answer = call(*request.arguments, **request.options)
+    def _call(self, way: Way) -> Any:
+        cold, request = with_own_lock(renewed(way.cold) if self._is_forked else way.cold), way.request
+        call = request.method in statements.METHODS and statements.method_of(cold, request.method)
+        with way.reading:
+            answer = (call or getattr(cold, request.method))(*request.arguments, **request.options)
             answer = list(answer) if request.method == "list" else answer
         return way.marked(self._carrier.checked(request, answer))
 
@@ -260,19 +257,18 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
     async def _ask_cold(self, request: ColdCall) -> Any:
         self.hot._driver.check_open()  # noqa: SLF001 - without hot, cold's answers may be old
         way = self._carrier.way(request)
-        if (operation := self._carrier.sealed(request, way)) is not None:
-            return way.marked(await self.arun(operation))
+        if way.sealed is not None:
+            return way.marked(await self.arun(way.sealed))
         if request.is_read:
-            return await self._timeouts.arun(request.method, lambda: self._call_cold(request, way))
-        return await self._call_cold(request, way)
+            return await self._timeouts.arun(request.method, lambda: self._call(way))
+        return await self._call(way)
 
-    async def _call_cold(self, request: ColdCall, way: Way) -> Any:
-        is_here = self._is_loop_of_cold(asyncio.get_running_loop())
+    async def _call(self, way: Way) -> Any:
+        is_here, request = self._is_loop_of_cold(asyncio.get_running_loop()), way.request
         cold = with_own_lock(way.cold if is_here else await arenewed(way.cold))
-        call: Any = statements.amethod_of(cold, request.method) or _amethod(cold, request.method)
-        request = self._carrier.as_stored(request)
-        with self._carrier.reading(request):
-            answer = call(*request.arguments, **request.options)
+        call: Any = request.method in statements.METHODS and statements.amethod_of(cold, request.method)
+        with way.reading:
+            answer = (call or _amethod(cold, request.method))(*request.arguments, **request.options)
             answer = [item async for item in answer] if request.method == "list" else await answer
         return way.marked(self._carrier.checked(request, answer))
 

@@ -53,7 +53,7 @@ class Guard(Carrier):
             TypeError: It is not known that cold decodes only by its `serde`.
         """
         super().__init__(hot, cold)
-        self._hot, self._in_cold = hot, in_cold
+        self._hot, self._in_cold, self._makes_blobs = hot, in_cold, False
         self._envelopes, self._guarded = EnvelopeSerializer(cold.serde), cold
         if isinstance(cold, Saver) and context_of(cold).data_keys is not None:  # it opens values before it decodes them
             self._envelopes.is_used = True
@@ -68,25 +68,20 @@ class Guard(Carrier):
         self._guarded = twin(cold, serde=self._envelopes)
 
     def way(self, request: ColdCall) -> Way:
-        return super().way(request)._replace(cold=self._guarded)
-
-    def sealed(self, request: ColdCall, way: Way) -> Tiered[Any] | None:
+        way = super().way(request)._replace(cold=self._guarded, reading=self._reading(request))
         if request.is_sealed or way.serde is None or not hasattr(SealedCold, request.method):
-            return None
+            return way
         is_sql, waits = postgres.has_history(self._cold), not request.is_read
         cold = SealedCold(self._hot, self._in_cold, way.serde, is_sql=is_sql, waits=waits)
         operation: Tiered[Any] = getattr(cold, request.method)(*request.arguments, **request.options)
-        return operation if request.around is None else request.around(operation)
-
-    def as_stored(self, request: ColdCall) -> ColdCall:
-        return request
+        return way._replace(sealed=operation if request.around is None else request.around(operation))
 
     @contextmanager
-    def reading(self, request: ColdCall) -> Iterator[None]:
+    def _reading(self, request: ColdCall) -> Iterator[None]:
         """Turn an error of cold about a row that somebody changed into a `DecodeError`. Others pass."""
         try:
             yield
-        except Exception as error:  # any database's own
+        except Exception as error:  # of any database
             if request.method not in _READS or not self._is_of_damage(error, request):
                 raise
             config = request.arguments[0]

@@ -57,31 +57,37 @@ class Intent(NamedTuple):
     """Token of the fill that the writer knows, or empty. `1` for a new thread."""
 
 
+class Written(NamedTuple):
+    """Part of a thread that a writer writes."""
+
+    record: bytes = ALL
+    """Digest of the written field, or `ALL`."""
+    writes: bytes = b""
+    """For pending writes: the prefix of their index members (`context.writes_of`)."""
+    fill: Fill | None = None
+    """The last known fill, if the write may rely on it."""
+
+
+_WHOLE_THREAD = Written()
+
+
 def begin_intent(
-    tiers: Tiers,
-    thread: str,
-    record: bytes,
-    writer: bytes,
-    writes: bytes = b"",
-    fill: Fill | None = None,
-    *,
-    need: Need = "",
+    tiers: Tiers, thread: str, writer: bytes, written: Written = _WHOLE_THREAD, *, need: Need = ""
 ) -> Tiered[Intent]:
     """Begin a write intent. Records that cold lacks are flushed first. Until then reads still use hot.
 
     Args:
         tiers: The saver.
         thread: The thread.
-        record: Digest of the written field, or `ALL`.
         writer: The writer (`guards.writer_of`). Hot refuses a writer who does not own the thread.
-        writes: For pending writes: the prefix of their index members (`context.writes_of`).
-        fill: The last known fill, if the write may rely on it.
+        written: What it writes. By default the whole thread.
         need: "all": coalesced checkpoints are flushed first, too. "nothing": the thread will be deleted, so nothing is
             flushed, and a damaged thread is removed.
 
     Raises:
         ThreadBusy: Others kept flushing or writing the thread.
     """
+    record, writes, fill = written
     hot, granted = tiers.hot_context, fill.token if fill else b""
     keys = hot.keyspace.tier_keys(thread)
     token = tiers.leases.token(keys.intents)
@@ -91,8 +97,8 @@ def begin_intent(
     while True:
         try:
             in_cold, is_pathless, still = yield from _answer(tiers, thread, begin, need, repairs)
-        except Exception:
-            yield from release(keys, token)  # the write does not happen, and cold got nothing
+        except Exception:  # any error of hot or cold: the write does not happen, and cold got nothing
+            yield from release(keys, token)
             raise
         if in_cold not in _WITHOUT_INTENT:
             break
@@ -188,13 +194,13 @@ def drop(intent: Intent) -> Operation[None]:
     yield Call(scripts.END_INTENT, intent.keys.writing, (intent.token, b"", NOWHERE, b""))
 
 
-def change(tiers: Tiers, thread: str, writer: bytes, cold: ColdCall | None, need: Need = "") -> Tiered[Any]:
+def change(tiers: Tiers, thread: str, writer: bytes, cold: ColdCall | None) -> Tiered[Any]:
     """Change a thread in cold, and drop it in hot. Returns cold's result.
 
     Raises:
         NotImplementedError: Cold does not support the call. Nothing was changed.
     """
-    intent = yield from begin_intent(tiers, thread, ALL, writer, need=need)
+    intent = yield from begin_intent(tiers, thread, writer)
     answer = (yield from change_cold([intent], cold)) if cold else None
     yield from give_up(tiers, intent)
     return answer

@@ -244,7 +244,7 @@ def _list_by_cold(tiers: Tiers, call: ColdCall, query: listing.Query, listed: _L
             if tiers.lists_by_id:
                 size = min(size or PER_PAGE, PER_PAGE)
             limit = None if size is None else size + listed.more
-            rows = yield call.with_options(before=listed.before, limit=limit)
+            rows = yield call._replace(options={**call.options, "before": listed.before, "limit": limit})
             is_last = limit is None or len(rows) < limit
             rows = listed.unread(rows)
             results = (yield ColdCall("opened", (rows, skipping), {}, call.is_packed)) if call.is_sealed else rows

@@ -361,9 +361,10 @@ METHODS: Mapping[str, Callable[..., Statements[Any]]] = {
 
 def _statements(saver: BaseCheckpointSaver[Any], method: str, own: str) -> Callable[..., Statements[Any]] | None:
     """Return the function for one of `METHODS` if the saver's tables are known and it lacks the method."""
-    made = METHODS.get(method)
-    has_own = made and hasattr(BaseCheckpointSaver, own) and postgres.has_own(saver, own)
-    return made if made and not has_own and postgres.has_history(saver) else None
+    if not postgres.has_history(saver):
+        return None
+    has_own = hasattr(BaseCheckpointSaver, own) and postgres.has_own(saver, own)
+    return None if has_own else METHODS.get(method)
 
 
 def _returns_rows(statement: str) -> bool:

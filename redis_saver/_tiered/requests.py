@@ -39,10 +39,6 @@ class ColdCall(NamedTuple):
         """True for a read of cold by a caller, which has a time limit. Flushers and writes wait."""
         return self.method in _READS and not self.waits
 
-    def with_options(self, **more: Any) -> ColdCall:
-        """Return the call with more options."""
-        return self._replace(options={**self.options, **more})
-
 
 class SingleFlight(NamedTuple):
     """Work shared by concurrent callers with the same key. Reply: the result for the first, None for the others."""

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from langgraph.checkpoint.base import CheckpointTuple, get_serializable_checkpoint_metadata
 
+from redis_saver import errors
 from redis_saver._checkpoint import checking, comparing, delta, listing, scripts, threads
 from redis_saver._checkpoint.checking import CheckReport, Findings, Inventory, State, cut_off, describe
 from redis_saver._checkpoint.ownership import Owner
@@ -27,20 +28,11 @@ from redis_saver._tiered.context import Tiers, newest_of
 from redis_saver._tiered.listing import Held
 from redis_saver._tiered.postgres import info_of
 from redis_saver._tiered.requests import ColdCall, Tiered, TieredStream
-from redis_saver.errors import (
-    KeyConflict,
-    LimitExceeded,
-    RedisSaverError,
-    ThreadDamaged,
-    ThreadNotFound,
-    UnsupportedFormat,
-    decoding,
-)
 
 NAMES_PER_PAGE = 200
-CANNOT_BE_READ = (ThreadDamaged, KeyConflict, UnsupportedFormat)
+CANNOT_BE_READ = (errors.ThreadDamaged, errors.KeyConflict, errors.UnsupportedFormat)
 """Errors that concern one thread and not the server."""
-Errors: TypeAlias = tuple[type[RedisSaverError], ...]
+Errors: TypeAlias = tuple[type[errors.RedisSaverError], ...]
 Describe: TypeAlias = Callable[[Sequence[str]], Generator[Any, Any, list[Any]]]
 
 
@@ -49,7 +41,7 @@ class Damaged:
     """A thread that cannot be read."""
 
     thread_id: str
-    error: RedisSaverError
+    error: errors.RedisSaverError
 
 
 class TieredThreadInfo(NamedTuple):
@@ -320,15 +312,15 @@ def check(tiers: Tiers, thread: str, *, values: bool) -> Tiered[CheckReport]:
     """Check a thread in hot. If it is clean, compare each of its checkpoints with cold.
 
     Raises:
-        ThreadNotFound: Hot does not have the thread. The message says whether cold has it.
+        errors.ThreadNotFound: Hot does not have the thread. The message says whether cold has it.
         ThreadBusy: Several attempts each found a problem, but the thread was written during each of them.
     """
     try:
         return (yield from checking.check(tiers.hot_context, thread, values=values, compare=partial(_compare, tiers)))
-    except ThreadNotFound:
+    except errors.ThreadNotFound:
         if (yield from get_thread(tiers, thread)) is None:
             raise
-        raise ThreadNotFound(
+        raise errors.ThreadNotFound(
             f"only cold has thread {shown(thread)}, so there is nothing to check in hot. get_tuple() copies it to hot"
         ) from None
 
@@ -355,7 +347,7 @@ def _compare(tiers: Tiers, hot: Context, thread: str, now: State, held: Inventor
     for key in held.headers:
         compared += yield from _compare_checkpoint(tiers, hot, config.Address(thread, *key), now, findings)
     if not now.is_whole:  # else the check of hot has seen the whole history
-        with decoding("the links of thread {!r}", thread):
+        with errors.decoding("the links of thread {!r}", thread):
             cut = held.cut()
         for ns, checkpoint_id in cut:
             yield from _check_history(thread, ns, checkpoint_id, held, findings)
@@ -387,7 +379,7 @@ def _compare_checkpoint(
     described = describe(names.checkpoint(*key))
     try:
         stored, in_hot = yield from _read(hot, thread, key)
-    except (ThreadDamaged, LimitExceeded) as error:
+    except (errors.ThreadDamaged, errors.LimitExceeded) as error:
         findings.add("warning", described, f"it could not be compared with cold: {error}", "repair it here first")
         return 0
     in_cold = yield ColdCall("get_tuple", (config.to_config(thread, *key),), is_packed=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
 from langgraph.checkpoint.base import CheckpointTuple
 
-from redis_saver._checkpoint import delta, listing, ownership, pruning, threads as hot_threads
+from redis_saver._checkpoint import listing, ownership, pruning, threads as hot_threads
 from redis_saver._checkpoint.guards import GuardedScript, writer_of
 from redis_saver._checkpoint.ownership import Record, Terms
 from redis_saver._checkpoint.pruning import Pruned, added
@@ -21,7 +21,7 @@ from redis_saver._engine.requests import Call, Command, Operation, Sleep
 from redis_saver._tiered import context, intents, postgres as statements, scripts
 from redis_saver._tiered.context import Tiers, calls_for, task_paths_in_hot
 from redis_saver._tiered.flushing import DELETIONS_KEPT, busy, flush_now, put_tombstone, until_busy
-from redis_saver._tiered.intents import ALL, Intent, begin_intent, change, change_cold
+from redis_saver._tiered.intents import Intent, begin_intent, change, change_cold
 from redis_saver._tiered.listing import list_checkpoints
 from redis_saver._tiered.reading import get_tuple
 from redis_saver._tiered.requests import ColdCall, Tiered, newest_in_cold
@@ -56,7 +56,7 @@ def delete_thread(tiers: Tiers, thread: str) -> Tiered[None]:
         if is_deleted:
             tiers.backlog_count.wrote(1)
             return
-    intent = yield from begin_intent(tiers, thread, ALL, writer, need="nothing")
+    intent = yield from begin_intent(tiers, thread, writer, need="nothing")
     yield from change_cold([intent], ColdCall("delete_thread", (thread,)))
     yield from intents.end(tiers, intent, intents.erased(tiers, intent))
 
@@ -74,9 +74,8 @@ def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
         paths = {**paths, **(yield ColdCall("task_paths", (source,)))}
     if (data_keys := tiers.hot_context.data_keys) is not None:
         yield from data_keys.copy(source, tiers.hot_context.keyspace.keys(source).data_key, target)
-    intent = yield from begin_intent(
-        tiers, target, ALL, writer_of(tiers.hot_context, target, deletes=True), need="nothing"
-    )
+    writer = writer_of(tiers.hot_context, target, deletes=True)
+    intent = yield from begin_intent(tiers, target, writer, need="nothing")
     yield from change_cold([intent], ColdCall("delete_thread", (target,)))
     for saved in reversed(checkpoints):
         for call in calls_for(tiers.for_cold(saved), target, paths):
@@ -88,34 +87,26 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str], *, force: bool = False
     """Delete the checkpoints of some runs in cold. Hot drops the threads that have such checkpoints.
 
     Raises:
-        StillNeeded: A remaining checkpoint is rebuilt from one of them. Nothing was deleted. Not raised with `force`.
+        StillNeeded: Cold is Postgres, and a remaining checkpoint is rebuilt from one of them. Nothing was deleted. Not
+            raised with `force`.
         ThreadBusy: Others kept writing such a thread, so its coalesced checkpoints could not be flushed first.
         NotImplementedError: Cold cannot delete by run. Nothing was deleted.
     """
     run_ids = [run.replace("\0", "") for run in run_ids]  # as LangGraph stores them
-    members, concerned = [names.run(run) for run in run_ids], set[str]()
+    concerned, begun = set[str](), list[Intent]()
     for run in run_ids:  # also threads that a reader may be bringing to hot
         of_run = yield ColdCall("list", (None,), {"filter": {"run_id": run}}, is_sealed=True)
         concerned.update(config.thread_id(saved.config) for saved in of_run)
     # A thread that hot cannot read is repaired, or raises.
-    concerned.update(*(yield from pruning.threads_with_runs(tiers.hot_context, members)))
-    yield from _delete_runs(
-        tiers, {each: writer_of(tiers.hot_context, each) for each in concerned}, run_ids, force=force
-    )
-
-
-def _delete_runs(
-    tiers: Tiers, writers: Mapping[str, bytes], run_ids: Sequence[str], *, force: bool = False
-) -> Tiered[None]:
-    """Delete the checkpoints of some runs in cold. Hot drops the threads, for each of which the writer is given."""
-    begun = list[Intent]()
+    concerned.update(*(yield from pruning.threads_with_runs(tiers.hot_context, [names.run(run) for run in run_ids])))
     try:
-        for thread in sorted(writers):
+        for thread in sorted(concerned):
             # A coalesced checkpoint may become the newest one.
-            begun.append((yield from begin_intent(tiers, thread, ALL, writers[thread], need="all")))
-        if not force:
-            yield from _check_unneeded(tiers, sorted(writers), run_ids)
-    except Exception:
+            writer = writer_of(tiers.hot_context, thread)
+            begun.append((yield from begin_intent(tiers, thread, writer, need="all")))
+        if tiers.cold_is_postgres and not force:
+            yield ColdCall("check_unneeded", (sorted(concerned), run_ids))
+    except Exception:  # whatever it is, cold was not changed
         yield from intents.release_all(begun)
         raise
     except BaseException:  # cancelled: no request works any more, so this process's next writer ends the intents
@@ -127,52 +118,6 @@ def _delete_runs(
         yield from intents.give_up(tiers, intent)
 
 
-def _check_unneeded(tiers: Tiers, thread_ids: Sequence[str], run_ids: Sequence[str]) -> Tiered[None]:
-    """Check that no checkpoint of these threads in cold is rebuilt from those of some runs.
-
-    Raises:
-        StillNeeded: One is.
-    """
-    if tiers.cold_is_postgres:
-        yield ColdCall("check_unneeded", (thread_ids, run_ids))
-        return
-    runs = {*run_ids}
-    for thread in thread_ids:
-        saved = yield ColdCall("list", ({"configurable": {"thread_id": thread}},), is_sealed=True)
-        _check_children({config.address(one.config)[1:]: one for one in saved}, runs)
-
-
-def _check_children(checkpoints: Mapping[tuple[str, str | None], CheckpointTuple], runs: set[str]) -> None:
-    """Check that no checkpoint of a thread is rebuilt from those of some runs. The keys are namespaces and ids.
-
-    Raises:
-        StillNeeded: One is.
-    """
-
-    def parent_of(key: tuple[str, str | None]) -> tuple[str, str | None] | None:
-        above = checkpoints[key].parent_config
-        named = (key[0], config.checkpoint_id(above)) if above else None
-        return named if named in checkpoints else None
-
-    def run_of(key: tuple[str, str | None]) -> Any:
-        return dict(checkpoints[key].metadata).get("run_id")
-
-    for key, child in sorted(checkpoints.items(), key=lambda pair: pair[1].checkpoint["id"]):
-        if (parent := parent_of(key)) is None or run_of(key) in runs or run_of(parent) not in runs:
-            continue
-        versions = child.checkpoint["channel_versions"]
-        for name in delta.lacking(versions, child.checkpoint["channel_values"]):
-            one = (name, versions[name])
-            at = delta.first_with(
-                key,
-                parent_of,
-                lambda at: one in checkpoints[at].checkpoint["channel_versions"].items(),  # noqa: B023
-            )
-            if name in delta.rebuilt(dict(checkpoints[at].metadata)):
-                thread, run = config.thread_id(child.config), str(run_of(parent))
-                raise pruning.still_needed(thread, run, (parent[0], parent[1] or ""), (key[0], key[1] or ""), name)
-
-
 def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Tiered[Pruned]:
     """Prune threads in cold. Hot drops them. Returns the removed amounts, which only Postgres reports.
 
@@ -180,14 +125,17 @@ def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_r
         NotImplementedError: Cold cannot prune such a thread. The thread was not changed.
     """
     total = Pruned()
-    if not tiers.cold_is_postgres:
-        yield from _prune_as_cold_does(tiers, thread_ids, kept, dry_run)
-        return total
+    if not tiers.cold_is_postgres and (kept is not None or dry_run):
+        raise NotImplementedError(
+            "keep_last, older_than and dry_run of prune need LangGraph's PostgresSaver as cold. Nothing was removed. "
+            "With this cold saver write strategy='delete'"
+        )
     if kept is not None and (refused := (yield ColdCall("threads_with_delta_channels", (thread_ids,)))):
         raise statements.uses_delta_channel(refused[0])
     for thread in thread_ids:
         if kept is None:
-            total = added(total, (yield ColdCall("count_thread", (thread,))))
+            if tiers.cold_is_postgres:
+                total = added(total, (yield ColdCall("count_thread", (thread,))))
             if not dry_run:
                 yield from delete_thread(tiers, thread)
         elif dry_run:
@@ -196,23 +144,6 @@ def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_r
             writer, call = writer_of(tiers.hot_context, thread), ColdCall("prune_thread", (thread, kept))
             total = added(total, (yield from change(tiers, thread, writer, call)))
     return total
-
-
-def _prune_as_cold_does(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Tiered[None]:
-    """Prune with the `prune` method of the cold saver."""
-    if dry_run or (kept is not None and kept != Retention()):
-        raise NotImplementedError(
-            "keep_last, older_than and dry_run of prune need LangGraph's PostgresSaver as cold. Nothing was removed. "
-            "With this cold saver write strategy='delete', or strategy='keep_latest' if it can prune"
-        )
-    if kept is None:
-        for thread in thread_ids:
-            yield from delete_thread(tiers, thread)
-        return
-    latest = {"strategy": "keep_latest"}
-    yield ColdCall("prune", ([],), latest)  # raises before anything is done if cold cannot prune
-    for thread in thread_ids:
-        yield from change(tiers, thread, writer_of(tiers.hot_context, thread), ColdCall("prune", ([thread],), latest))
 
 
 def expire(tiers: Tiers, thread: str, action: str, own: int | None = None) -> Tiered[None]:
@@ -301,12 +232,13 @@ def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[
         NotOwner: Somebody else took the thread. Nothing was removed.
         StillNeeded: A later checkpoint is rebuilt from one of the run. Nothing was removed.
         ThreadBusy: Others kept writing the thread.
-        NotImplementedError: Cold is not Postgres, and cannot delete by run, or the run also wrote other threads.
-            Nothing was removed.
+        NotImplementedError: Cold is not Postgres. Nothing was removed.
     """
     if not tiers.cold_is_postgres:
-        yield from _roll_back_by_run(tiers, thread, writer, run_id)
-        return
+        raise NotImplementedError(
+            "on_busy='rollback' needs LangGraph's PostgresSaver as cold. Nothing was removed. Write on_busy='take', which "
+            "removes nothing"
+        )
     keys, deadline, repairs, asked = tiers.hot_context.keyspace.tier_keys(thread), until_busy(), 0, False
     while True:
         try:
@@ -345,16 +277,3 @@ def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[
         tiers.flush_queue.note(thread)
     else:
         yield from flush_now(tiers, thread)
-
-
-def _roll_back_by_run(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[None]:
-    """Remove a run from a cold saver that can only delete by run. Hot drops the thread."""
-    run_id = run_id.replace("\0", "")  # as LangGraph stores it
-    of_run = yield ColdCall("list", (None,), {"filter": {"run_id": run_id}}, is_sealed=True)
-    if others := sorted({config.thread_id(saved.config) for saved in of_run} - {thread}):
-        raise NotImplementedError(
-            f"run {shown(run_id)} also has checkpoints in thread {shown(others[0])} (it wrote both, or one is a copy), "
-            "and this cold saver can only remove a run from all threads at once. Nothing was removed. Write "
-            "on_busy='take', which removes nothing, or use LangGraph's PostgresSaver as cold"
-        )
-    yield from _delete_runs(tiers, {thread: writer}, [run_id])

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from langgraph.store.base import InvalidNamespaceError, Item, Op, Result, SearchItem, SearchOp
 
+from redis_saver import errors
 from redis_saver._common import filters
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog, log_text
@@ -28,15 +29,6 @@ from redis_saver._store.items import Entry, encode_value
 from redis_saver._store.scripts import ask, together, windows
 from redis_saver._store.writing import DELETION, clean, put, split
 from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, best_effort, is_out_of_memory
-from redis_saver.errors import (
-    DecodeError,
-    EncodeError,
-    KeyConflict,
-    LimitExceeded,
-    StoreBusy,
-    StoreDamaged,
-    reading_store,
-)
 
 _LOG = ThrottledLog("redis_saver.tiered_store")
 MAX_COMPLETE = 2000
@@ -70,7 +62,7 @@ def ask_each(
     """Run operations over partitions of hot together. Drops damaged partitions, then the directory, and retries."""
     try:
         return (yield from together(tiers.hot_context, [make() for _, make in operations]))
-    except StoreDamaged:
+    except errors.StoreDamaged:
         pass
     results = []
     for partition, make in operations:
@@ -81,18 +73,18 @@ def ask_each(
 def _repaired(tiers: StoreTiers, partition: Partition, make: Callable[[], Operation[T]]) -> Operation[T]:
     try:
         return (yield from make())
-    except StoreDamaged as damage:
+    except errors.StoreDamaged as damage:
         _note_repair(tiers, damage)
     try:
         yield from clean(tiers.hot_context, partition, 0, "all")
         return (yield from make())
-    except StoreDamaged as damage:
+    except errors.StoreDamaged as damage:
         _note_repair(tiers, damage)
     yield Command(("UNLINK", *tiers.hot_context.keyspace.directory))  # no read of hot uses it
     return (yield from make())
 
 
-def _note_repair(tiers: StoreTiers, damage: StoreDamaged) -> None:
+def _note_repair(tiers: StoreTiers, damage: errors.StoreDamaged) -> None:
     tiers.counts.repairs += 1
     _LOG.warning("a part of hot was damaged; hot drops it and is filled from cold: %s", log_text(damage))
 
@@ -134,7 +126,7 @@ def copy_of(context: StoreContext, field: bytes, item: Item, ttl: int) -> Copy |
     aware(item)
     try:
         value = encode_value(context.values, item.namespace, item.key, item.value)
-    except (EncodeError, LimitExceeded):
+    except (errors.EncodeError, errors.LimitExceeded):
         return None
     updated = b"%0*x" % (_UPDATED_DIGITS, _micros(item.updated_at))
     return Copy(field, _micros(item.created_at), ttl, updated, value)
@@ -148,11 +140,11 @@ def updated_of(entry: Entry, partition: Partition) -> int:
     """Return the `updated_at` that a copy has from cold, in microseconds.
 
     Raises:
-        KeyConflict: The entry is not a copy.
+        errors.KeyConflict: The entry is not a copy.
     """
     if len(entry.made_by) != _UPDATED_DIGITS:
         namespace, key = namespace_and_key(partition, entry.field)
-        raise KeyConflict(
+        raise errors.KeyConflict(
             f"item {shown(key)} of namespace {shown(namespace)} in hot is not a copy of an item of cold: it was put "
             "into the RedisStore directly. Nothing was changed. Give the hot RedisStore its own prefix=, and put the "
             "items that only this RedisStore has into cold"
@@ -164,8 +156,8 @@ def item_of(context: StoreContext, partition: Partition, entry: Entry, kind: typ
     """Return the item of a copy as cold returned it: an `Item` or a `SearchItem`.
 
     Raises:
-        KeyConflict: The entry is not a copy.
-        DecodeError: The copy cannot be decoded.
+        errors.KeyConflict: The entry is not a copy.
+        errors.DecodeError: The copy cannot be decoded.
     """
     updated = _EPOCH + updated_of(entry, partition) * _MICROSECOND
     namespace, key = namespace_and_key(partition, entry.field)
@@ -186,7 +178,7 @@ def read(context: StoreContext, partition: Partition, fields: Sequence[bytes]) -
     """Read copies. One round trip."""
     reply = yield from ask(context, with_notes(partition, writing=False), scripts.GET_COPIES, fields)
     miss, *records = reply.values
-    with reading_store(partition.keys[0]):
+    with errors.reading_store(partition.keys[0]):
         pairs = zip(fields, records, strict=True)
         return Read(miss, {field: Entry(field, record) for field, record in pairs if record is not None})
 
@@ -200,7 +192,7 @@ def fill(context: StoreContext, partition: Partition, miss: bytes, copies: Seque
     for some in batches(copies):
         arguments: list[Argument] = [argument for copy in some for argument in copy]
         (count,) = (yield from ask(context, with_keys, scripts.FILL_COPIES, (miss, *arguments))).values
-        with reading_store(partition.keys[0]):
+        with errors.reading_store(partition.keys[0]):
             stored += int(count)
     return stored
 
@@ -272,7 +264,7 @@ def read_all(tiers: StoreTiers, reads: Reads) -> Tiered[None]:
     for partition, miss, position in reads.whole:
         op, items = reads.ops[position], reads.results[position]
         if isinstance(op, SearchOp) and isinstance(items, list) and len(items) < min(op.limit, MAX_COMPLETE + 1):
-            with suppress(StoreDamaged, StoreBusy):  # the next reader repairs it, or fills
+            with suppress(errors.StoreDamaged, errors.StoreBusy):  # the next reader repairs it, or fills
                 yield from best_effort(tiers, _fill_all(tiers, partition, miss, items))
 
 
@@ -306,7 +298,7 @@ def _take_items(
                     reads.results[position] = item_of(tiers.hot_context, partition, entry)
                     tiers.counts.hits += 1
                     continue
-                except DecodeError:
+                except errors.DecodeError:
                     unreadable.add(field)
                     entry, miss = None, b""
             tiers.counts.misses += 1
@@ -324,7 +316,7 @@ def _take_page(
     if isinstance(answer, reading.Mirror):
         try:
             reads.results[position] = _search(tiers, place, op, answer)
-        except DecodeError:
+        except errors.DecodeError:
             yield from _forget(tiers, place.partition, answer.entries)
             answer = b""
         else:
@@ -375,7 +367,7 @@ def _fill_gets(tiers: StoreTiers, reads: Reads) -> Tiered[None]:
         0,
         [fill(tiers.hot_context, partition, miss, some) for (partition, miss), some in new_copies.items()],
     )
-    with suppress(StoreDamaged, StoreBusy):  # the next reader repairs it, or fills
+    with suppress(errors.StoreDamaged, errors.StoreBusy):  # the next reader repairs it, or fills
         stored = sum((yield from unless_full(together(tiers.hot_context, fills))) or ())
     tiers.counts.fills += stored
     tiers.counts.refused += sum(map(len, new_copies.values())) - stored
@@ -393,7 +385,7 @@ def complete(tiers: StoreTiers, partition: Partition) -> Operation[reading.Mirro
     token, *state = reply.values
     if not state:
         return token  # type: ignore[no-any-return]
-    with reading_store(partition.keys[0]):
+    with errors.reading_store(partition.keys[0]):
         count, checksum = map(int, state)
     mirror = (yield from reading.mirror(tiers.hot_context, partition)) if count else reading.EMPTY
     is_same = (mirror.token, len(mirror.entries), mirror.checksum) == (token, count, checksum)
@@ -425,7 +417,7 @@ def _copy_in(tiers: StoreTiers, partition: Partition, item: SearchItem) -> Copy 
     places = tiers.hot_context.places
     try:
         place, key = places.of(tuple(item.namespace)), places.key(item.key)
-    except (InvalidNamespaceError, LimitExceeded):
+    except (InvalidNamespaceError, errors.LimitExceeded):
         return None
     return copy_of(tiers.hot_context, place.field(key), item, tiers.ttl) if place.partition == partition else None
 
@@ -444,7 +436,7 @@ def warm(tiers: StoreTiers, namespace_prefix: Any) -> Tiered[bool]:
         (items,) = yield ColdCall("batch", ([op],))
         if not known or len(items) > MAX_COMPLETE:
             return False
-        with suppress(StoreDamaged):
+        with suppress(errors.StoreDamaged):
             return (yield from _fill_all(tiers, partition, known, items))
     return False
 
@@ -466,7 +458,7 @@ def holds_copies(context: StoreContext, labels: tuple[str, ...]) -> Operation[bo
         first = [(items, fields[0]) for (items, *_), fields in zip(keys, oldest, strict=True) if fields]
         records = (yield Batch([Command(("HMGET", *names)) for names in first])) if first else []
         for (items, name), (record,) in zip(first, records, strict=True):
-            with reading_store(items):
+            with errors.reading_store(items):
                 if record is not None and len(Entry(name, record).made_by) == _UPDATED_DIGITS:
                     return True
     return False

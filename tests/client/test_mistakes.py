@@ -71,18 +71,6 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
         TypeError,
         "Pass AsyncRedisCache the client that you called pipeline() on",
     ),
-    "redis-py's connections with valkey-py": (
-        lambda: RedisSaver(valkey.sentinel.Sentinel([("h", 1)]).master_for("s", connection_class=PrimaryConnection)),
-        TypeError,
-        "Make the client with redis.sentinel.Sentinel",
-    ),
-    "the same with asyncio": (
-        lambda: AsyncRedisSaver(
-            valkey.asyncio.sentinel.Sentinel([("h", 1)]).master_for("s", connection_class=AsyncPrimaryConnection)
-        ),
-        TypeError,
-        "Make the client with redis.sentinel.Sentinel",
-    ),
     "redis_url": (
         lambda: RedisSaver(redis_url="redis://:secret@h"),
         TypeError,
