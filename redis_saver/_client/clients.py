@@ -30,7 +30,7 @@ from redis_saver import sentinels
 from redis_saver._client import urls
 from redis_saver._client.urls import Url
 from redis_saver._common import forks
-from redis_saver._common.display import MAX_NAME, did_you_mean, kind_of, printable, shown
+from redis_saver._common.display import MAX_NAME, kind_of, printable, shown
 from redis_saver.errors import UnsupportedServer
 
 OLDEST: Mapping[str, tuple[int, int]] = {"redis": (6, 2), "valkey": (7, 2)}
@@ -85,7 +85,7 @@ def connect(url: str, *, asynchronous: bool, **options: Any) -> Any:
     else:
         return client
     if (unknown := _UNKNOWN.search(why)) is not None:
-        why = f"the client has no option {unknown[1]!r}{did_you_mean(unknown[1], _options_of_clients())}"
+        why = f"the client has no option {unknown[1]!r}"
     raise urls.wrong(url, urls.without_password(why, url))
 
 
@@ -112,13 +112,6 @@ def _defaults(parsed: Url, asynchronous: bool, settings: Mapping[str, Any]) -> d
         more = {"connection_error_retry_attempts": 0} if asynchronous else {}
         defaults |= {"cluster_error_retry_attempts": 1, "reinitialize_steps": 0, **more}
     return defaults
-
-
-def _options_of_clients() -> set[str]:
-    """Return the names of all options of redis-py's clients."""
-    kinds: tuple[Any, ...] = (redis.Redis, redis.cluster.RedisCluster, redis.asyncio.cluster.RedisCluster)
-    known = {name for kind in kinds for name in inspect.signature(kind.__init__).parameters}
-    return {*known, *redis.cluster.REDIS_ALLOWED_KEYS, *redis.connection.URL_QUERY_ARGUMENT_PARSERS}
 
 
 def _connect_memory(url: str, asynchronous: bool, options: dict[str, Any]) -> Any:
@@ -244,23 +237,6 @@ def check(client: Any, *, asynchronous: bool, taker: str = "Saver") -> None:
     package = "redis.asyncio" if asynchronous else "redis"
     hint = f"Use {other} for this one" if is_client else f"For a URL use {wanted}.from_conn_string(url)"
     raise TypeError(f"client: {kind_of(client)}; {wanted} takes a client of {package}, such as {package}.Redis. {hint}")
-
-
-def missing_retry(client: Any) -> str:
-    """Return the arguments that make a client send a call again after a lost reply. Empty if it already does.
-
-    redis-py has a default of `retry=` for `Redis(...)` only, since 6.0. valkey-py, and redis-py before 6.0, retry only
-    the errors in `retry_on_error=`. Calls to a cluster are repeated by the link.
-    """
-    pool = getattr(client, "connection_pool", None)
-    if pool is None or type(client).__module__.startswith("fakeredis"):
-        return ""
-    options, is_redis = pool.connection_kwargs, exceptions_of(client) is redis.exceptions
-    if options.get("retry_on_error") or options.get("retry_on_timeout"):
-        return ""
-    if not is_redis or _MAJOR < 6:
-        return "retry=Retry(ExponentialBackoff(cap=1, base=0.01), 3) and retry_on_error=[ConnectionError, TimeoutError]"
-    return "" if options.get("retry") is not None else "retry=Retry(ExponentialBackoff(cap=1, base=0.01), 3)"
 
 
 def replies_are_cached(client: Any) -> bool:

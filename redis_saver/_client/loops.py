@@ -206,7 +206,7 @@ def start(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | N
 def _loop_for(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None) -> asyncio.AbstractEventLoop:
     try:
         return loop or _background.loop()
-    except BaseException:
+    except BaseException:  # else Python warns that nobody awaited it
         coroutine.close()
         raise
 

@@ -28,7 +28,7 @@ class _Node(ClusterNode):
         self._free.appendleft(connection)  # `send` takes it from there before it waits for anything
         try:
             return await send(*args, **options)
-        except BaseException:
+        except BaseException:  # also a cancellation
             if connection not in self._free:
                 self._free.append(connection)  # valkey-py has disconnected it
             raise

@@ -64,21 +64,18 @@ def _compiled(filter: Mapping[str, Any] | None, meaning: _Meaning, keys: str) ->
     if not filter:
         return None
     config.check_nesting("filter", filter)
-    tests = [(key, _test(wanted, meaning, key)) for key, wanted in filter.items()]
-    presence = [
-        (key, wanted[_EXISTS]) for key, wanted in filter.items() if _has_operators(wanted) and _EXISTS in wanted
-    ]
-    if presence:
-        return lambda values: (
-            all((key in values) is expected for key, expected in presence)
-            and all(test(values.get(key)) for key, test in tests)
-        )
-    if len(tests) == 1:
-        ((only, test),) = tests
-        if type(wanted := filter[only]) is str:  # the most frequent filter saves a call
-            return lambda values: isinstance(value := values.get(only), str) and value == wanted
-        return lambda values: test(values.get(only))
-    return lambda values: all(test(values.get(key)) for key, test in tests)
+    tests = [_of_key(key, wanted, meaning) for key, wanted in filter.items()]
+    return tests[0] if len(tests) == 1 else lambda values: all(test(values) for test in tests)
+
+
+def _of_key(key: Any, wanted: Any, meaning: _Meaning) -> Predicate:
+    """Turn the part of a filter for a key into a predicate on the whole mapping."""
+    if type(wanted) is str:  # the most frequent filter saves a call
+        return lambda values: isinstance(value := values.get(key), str) and value == wanted
+    test = _test(wanted, meaning, key)
+    if _has_operators(wanted) and _EXISTS in wanted:
+        return lambda values: (key in values) is wanted[_EXISTS] and test(values.get(key))
+    return lambda values: test(values.get(key))
 
 
 def _test(wanted: Any, meaning: _Meaning, key: Any) -> Predicate:

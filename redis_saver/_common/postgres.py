@@ -108,12 +108,6 @@ def is_pool(conn: Any) -> bool:
     return type(conn).__module__.partition(".")[0] == "psycopg_pool"
 
 
-def connect_failures(saver: Any) -> int:
-    """Return how often the pool of a saver could not connect. 0 without a pool."""
-    conn: Any = getattr(saver, "conn", None)
-    return int(conn.get_stats().get("connections_errors", 0)) if is_pool(conn) else 0
-
-
 def pool_like(pool: Any, *, opened: bool) -> Any:
     """Return a pool with the settings of another."""
     settings = {name: getattr(pool, name) for name in _PARAMETERS}

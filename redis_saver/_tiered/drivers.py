@@ -296,6 +296,7 @@ class HotAndCold:
     _counting: Counting
     _hot_class: ClassVar[type[Any]]
     _driver_class: ClassVar[type[Any]]
+    _run: Callable[..., Any]
     _arun: Callable[..., Awaitable[Any]]
 
     @classmethod
@@ -319,3 +320,24 @@ class HotAndCold:
     def _measured(self) -> Measured:
         of_hot: Measured = self.hot._measured()  # noqa: SLF001 - it is of ours
         return of_hot._replace(counting=self._counting, sources=(self._context.counts, *of_hot.sources))
+
+
+class SyncTiers(HotAndCold):
+    """A blocking saver or store over two tiers."""
+
+    _driver_class = SyncTieredDriver
+
+    def setup(self) -> None:
+        """Set up both tiers, as `asetup` does."""
+        self.hot.setup()
+        self._run(setup(self.cold))
+
+
+class AsyncTiers(HotAndCold):
+    """An asyncio saver or store over two tiers."""
+
+    _driver_class = AsyncTieredDriver
+
+    async def setup(self) -> None:
+        """Set up both tiers, as `asetup` does."""
+        await self.asetup()

@@ -194,7 +194,7 @@ def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = 
     claim = _Claim(tiers, thread, keys, tiers.leases.token(keys.flush))
     try:
         return (yield from claim.flush(at_once=at_once, seconds=seconds))
-    except BaseException as error:
+    except BaseException as error:  # also a cancellation: this process may hold the claim
         if not claim.is_asking_cold:
             tiers.leases.keep(keys.flush, claim.token)
             if isinstance(error, Exception):

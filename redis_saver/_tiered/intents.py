@@ -111,9 +111,8 @@ def begin_intent(
             tiers.counts.enrolled += in_cold == IntentReply.UNNOTED
             yield from _flush_first(tiers, thread, writer, need)
     is_here, has_all = in_cold != IntentReply.ABSENT, in_cold == IntentReply.COMPLETE
-    if still == IS_NEW:
-        return Intent(keys, token, is_here, has_all, bool(is_pathless), context.WHOLE, b"1")
-    return Intent(keys, token, is_here, has_all, bool(is_pathless), fill.field if fill and still else b"", granted)
+    newest = context.WHOLE if still == IS_NEW else fill.field if fill and still else b""
+    return Intent(keys, token, is_here, has_all, bool(is_pathless), newest, b"1" if still == IS_NEW else granted)
 
 
 def _answer(tiers: Tiers, thread: str, begin: Call, need: Need, repairs: Iterator[int]) -> Tiered[Sequence[Any]]:
@@ -146,7 +145,7 @@ def _flush_first(tiers: Tiers, thread: str, writer: bytes, need: Need) -> Tiered
         yield from flushing.put_tombstone(tiers, thread, writer)
     try:
         yield from flush_now(tiers, thread)
-    except Exception:
+    except Exception:  # of hot or cold
         yield from attempt(Command(("HDEL", tiers.hot_context.keyspace.tier_keys(thread).lease, "barrier")))
         raise
 
@@ -179,7 +178,7 @@ def end(tiers: Tiers, intent: Intent, operation: Operation[T]) -> Tiered[T | Non
     """
     try:
         return (yield from operation)
-    except Exception as error:
+    except Exception as error:  # of any client: the intent must not stay
         if not isinstance(error, RedisSaverError):
             with suppress(Exception):  # `error` is the one to raise or to count
                 yield from drop(intent)

@@ -382,7 +382,7 @@ def _conflicting(left: int) -> Iterator[None]:
     """Return the context of a transaction that others may conflict with. After that it is repeated if some are left."""
     try:
         yield
-    except Exception as error:
+    except postgres.failures() as error:
         if not left or getattr(error, "sqlstate", None) not in _CONFLICTS:
             raise
 

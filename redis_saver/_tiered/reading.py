@@ -20,7 +20,7 @@ from redis_saver._common.config import Address
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine.replies import FillLeaseReply, FillReply
-from redis_saver._engine.requests import Argument, Batch, Call
+from redis_saver._engine.requests import Argument, Batch, Call, Operation
 from redis_saver._storage import codec
 from redis_saver._storage.context import Context
 from redis_saver._storage.keyed import with_key
@@ -47,14 +47,17 @@ def get_tuple(tiers: Tiers, config: RunnableConfig) -> Tiered[CheckpointTuple | 
     keys = tiers.hot_context.keyspace.reading_keys(address.thread_id)
     is_believed = tiers.verify == "never" or address.checkpoint_id is not None
     hear = partial(tiers.fills.hear, address.thread_id, address.checkpoint_ns)
+
+    def read(hot: Context) -> Operation[CheckpointTuple | None]:
+        return reading.read(hot, address, keys, hear)
+
     while True:
         damage: ThreadDamaged | None = None
         try:
             saved, is_answer = None, True
             with suppress(reading.Nowhere):  # hot knows that none exists
-                saved = yield from with_key(
-                    tiers.hot_context, address.thread_id, lambda hot: reading.read(hot, address, keys, hear)
-                )
+                hot = tiers.hot_context
+                saved = yield from (read(hot) if hot.data_keys is None else with_key(hot, address.thread_id, read))
                 is_answer = saved is not None
             if is_answer and (is_believed or (yield from _is_newest(tiers, address, saved))):
                 tiers.counts.hits += 1
@@ -124,9 +127,9 @@ def _fetch(tiers: Tiers, address: Address, config: RunnableConfig) -> Tiered[tup
     fill = Fill(token, tiers.fills.now())
     saved = yield ColdCall("get_tuple", (for_cold(config),), is_packed=True)
     if leased and (saved or not checkpoint_id) and not _is_lossy(saved, thread):
-        restore: Any = lambda hot: _restore(tiers, hot, address, fill, saved)  # noqa: E731
-        packed_hot, creates = tiers.packed_hot, saved is not None
-        yield from best_effort(tiers, with_key(packed_hot, thread, restore, creates=creates, config=config))
+        restore = partial(_restore, tiers, address, fill, saved)
+        creates = saved is not None
+        yield from best_effort(tiers, with_key(tiers.packed_hot, thread, restore, creates=creates, config=config))
     return (tiers.carrier.opened(saved),)
 
 
@@ -144,7 +147,7 @@ def _lease(tiers: Tiers, token: bytes, thread: str, ns: str, checkpoint: bytes) 
     return Call(scripts.FILL_LEASE, tiers.hot_context.keyspace.tier_keys(thread).writing, arguments)
 
 
-def _restore(tiers: Tiers, hot: Context, address: Address, fill: Fill, saved: CheckpointTuple | None) -> Tiered[None]:
+def _restore(tiers: Tiers, address: Address, fill: Fill, saved: CheckpointTuple | None, hot: Context) -> Tiered[None]:
     """Fill hot with cold's packed answer. If cold has nothing in the namespace, hot or this process remembers that."""
     thread, ns, checkpoint_id = address
     arguments: list[Argument] = [fill.token, b"", names.component(ns), b"1", 0]
@@ -249,7 +252,7 @@ def get_delta_channel_history(tiers: Tiers, config: RunnableConfig, channels: Se
         basis = None
     history = yield from _history_in_cold(tiers, config, channels)
     if basis is not None and not _is_lossy(history, thread):
-        keep: Any = lambda hot: _keep(tiers, hot, address, basis, channels, history)  # noqa: E731
+        keep = partial(_keep, tiers, address, basis, channels, history)
         yield from best_effort(tiers, with_key(tiers.packed_hot, thread, keep, creates=True, config=config))
     return tiers.carrier.opened_history(history)
 
@@ -268,7 +271,7 @@ def _history_in_cold(tiers: Tiers, config: RunnableConfig, channels: Sequence[st
 
 
 def _keep(
-    tiers: Tiers, hot: Context, address: Address, basis: delta.Basis, channels: Sequence[str], history: Any
+    tiers: Tiers, address: Address, basis: delta.Basis, channels: Sequence[str], history: Any, hot: Context
 ) -> Tiered[None]:
     """Remember a packed history of cold, and fill hot with its ancestors."""
     with suppress(*HOT_CANNOT_HAVE):  # then the next history comes from cold as well

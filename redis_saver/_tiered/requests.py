@@ -7,16 +7,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 from redis_saver._engine.counting import WAITS as WAITS_FOR_REDIS
 from redis_saver._engine.requests import Page, R, Request, T
-from redis_saver._tiered.twins import BY_PARENTS
 
-_READS = frozenset(
-    (
-        *("get_tuple", "list", "get_delta_channel_history", "describe_threads", "thread_names", "task_paths"),
-        *("threads_with_delta_channels", "check_unneeded", "checkpoints_of_run", "count_thread", "sealed_rows"),
-        *(BY_PARENTS, "has_late_parent", "opened", "batch"),
-    )
+_WRITES = (
+    *("put", "put_writes", "setup", "delete_thread", "delete_for_runs"),
+    *("delete_checkpoints", "prune_thread", "replace_envelopes"),
 )
-"""Methods of cold that write nothing."""
+"""Methods of cold that write. A `batch` of a store that writes `waits`."""
 
 
 class ColdCall(NamedTuple):
@@ -37,7 +33,7 @@ class ColdCall(NamedTuple):
     @property
     def is_read(self) -> bool:
         """True for a read of cold by a caller, which has a time limit. Flushers and writes wait."""
-        return self.method in _READS and not self.waits
+        return self.method not in _WRITES and not self.waits
 
 
 class SingleFlight(NamedTuple):

@@ -34,11 +34,11 @@ from redis_saver._tiered import listing, reading, sealing, thread_info, threads,
 from redis_saver._tiered.backlog import LONGEST_PAUSE, PAUSE
 from redis_saver._tiered.context import Mode, OnHotError, Tiers, Verify
 from redis_saver._tiered.counts import what_is_left
-from redis_saver._tiered.drivers import AsyncTieredDriver, HotAndCold, SyncTieredDriver, TieredDriver
+from redis_saver._tiered.drivers import AsyncTiers, HotAndCold, SyncTiers, TieredDriver
 from redis_saver._tiered.flush_queue import ColdHistory, FlushQueue
 from redis_saver._tiered.guarding import carrier_between
 from redis_saver._tiered.in_cold import InCold
-from redis_saver._tiered.requests import WAITS, Tiered, TieredStream, setup, with_own_errors
+from redis_saver._tiered.requests import WAITS, Tiered, TieredStream, with_own_errors
 from redis_saver._tiered.thread_info import TieredThreadInfo
 from redis_saver._tiered.workers import Flusher, drain
 from redis_saver.encryption import KeyStatus, Rotated
@@ -300,7 +300,7 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         """Raise an error of `close` at the end of a `with`, or log it if the body raised an error itself."""
         try:
             yield
-        except Exception as failed:
+        except Exception as failed:  # of hot or cold
             if error is None:
                 raise
             _LOG.warning("it is not known whether cold has everything: %s", self._context.log_text(failed))
@@ -372,7 +372,7 @@ class Lifetime:
             return not self._blocks
 
 
-class TieredSaver(TwoTiers[RedisSaver]):
+class TieredSaver(SyncTiers, TwoTiers[RedisSaver]):
     """A `RedisSaver` over any other saver. Its `a...` methods run in worker threads.
 
     In write-behind mode, call `close()` at the end, or use the saver in a `with`.
@@ -381,13 +381,7 @@ class TieredSaver(TwoTiers[RedisSaver]):
     settings. The child's flusher starts with its first call of the saver.
     """
 
-    _hot_class, _driver_class = RedisSaver, SyncTieredDriver
-    _driver: SyncTieredDriver
-
-    def setup(self) -> None:
-        """Set up both tiers, as `asetup` does."""
-        self.hot.setup()
-        self._run(setup(self.cold))
+    _hot_class = RedisSaver
 
     def flush(self, timeout: float | None = None) -> int:
         """Flush, as `aflush` does."""
@@ -424,7 +418,7 @@ class TieredSaver(TwoTiers[RedisSaver]):
             self._warn_of(left, error)
 
 
-class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
+class AsyncTieredSaver(AsyncTiers, TwoTiers[AsyncRedisSaver]):
     """An `AsyncRedisSaver` over any other saver with `a...` methods.
 
     Any number of event loops and OS threads may share it, before and after a fork, if `cold` can be shared as well. An
@@ -436,12 +430,7 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
     first call of the saver, also in a forked child, and sends its cold calls to the loop on which `cold` answers.
     """
 
-    _hot_class, _driver_class = AsyncRedisSaver, AsyncTieredDriver
-    _driver: AsyncTieredDriver
-
-    async def setup(self) -> None:
-        """Set up both tiers, as `asetup` does."""
-        await self.asetup()
+    _hot_class = AsyncRedisSaver
 
     async def aclose(self, timeout: float = CLOSE_TIMEOUT) -> int:
         """Close the saver in this process, as `TieredSaver.close` does. An `async with` opens it again."""

@@ -8,7 +8,6 @@ nobody waits for its end. Then its connection returns to the pool, and the log h
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -16,7 +15,7 @@ from concurrent.futures import Future, wait
 from contextvars import copy_context
 from typing import Any
 
-from redis_saver._common import config, forks, postgres
+from redis_saver._common import config, forks
 from redis_saver._common.display import kind_of
 from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine.requests import T
@@ -66,7 +65,7 @@ class ColdTimeouts:
         if self.seconds is None:
             return act()
         self._refuse(what)
-        began, before, call = time.monotonic(), postgres.connect_failures(self._cold), Future[T]()
+        began, call = time.monotonic(), Future[T]()
         if not self._slots.acquire(timeout=self.seconds):
             raise self._error(what, f"was not sent, because {MAX_CALLS} other calls have not ended")
         worker = threading.Thread(
@@ -84,7 +83,7 @@ class ColdTimeouts:
             if not done:
                 self._leave(what, began, call)
         if not done:
-            raise self._error(what, before=before)
+            raise self._error(what)
         try:
             return call.result()
         finally:
@@ -104,7 +103,6 @@ class ColdTimeouts:
         if self.seconds is None:
             return await make()
         self._refuse(what)
-        before = postgres.connect_failures(self._cold)
         began, task = time.monotonic(), asyncio.get_running_loop().create_task(make())
         try:
             await asyncio.wait([task], timeout=self.seconds)
@@ -117,7 +115,7 @@ class ColdTimeouts:
         if cancels:
             task.cancel()
         self._leave(what, began, task)
-        raise self._error(what, before=before)
+        raise self._error(what)
 
     def _leave(self, what: str, began: float, call: Future[Any] | asyncio.Task[Any]) -> None:
         """Abandon a call. It is kept until it ends, because event loops hold only weak references to tasks."""
@@ -150,13 +148,11 @@ class ColdTimeouts:
         if self.abandoned >= MAX_CALLS:
             raise self._error(what, f"was not sent, because {self.abandoned} abandoned calls have not ended")
 
-    def _error(self, what: str, why: str = "", before: float = math.inf) -> ColdTimeout:
-        """Return the error of a call. `before` is the number of failures of cold's pool to connect before the call."""
+    def _error(self, what: str, why: str = "") -> ColdTimeout:
+        """Return the error of a call."""
         why = why or f"did not end within {self.seconds:g} seconds (cold_timeout), and was abandoned"
-        reason = (
-            "Cold may wait for a lock, as during an ALTER TABLE (pg_stat_activity shows it), or all connections of its "
-            "pool are in use. It is safe to try again. If cold is only slow, set a longer cold_timeout="
+        return ColdTimeout(
+            f"cold ({kind_of(self._cold)}) does not answer: {what} {why}. Cold may wait for a lock, as during an ALTER "
+            "TABLE (pg_stat_activity shows it), or its pool has no connection left, or cannot connect (logger "
+            "psycopg.pool). It is safe to try again. If cold is only slow, set a longer cold_timeout="
         )
-        if postgres.connect_failures(self._cold) > before:
-            reason = "Its pool cannot connect to Postgres (logger psycopg.pool). It is safe to try again"
-        return ColdTimeout(f"cold ({kind_of(self._cold)}) does not answer: {what} {why}. {reason}")

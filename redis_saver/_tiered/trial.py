@@ -7,7 +7,7 @@ something, a conversation continues differently once Redis has lost it.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
@@ -69,8 +69,7 @@ async def tried(alone: AnySaver, before: AnySaver, after: AnySaver, gone: AnySav
         for saver in (alone, before):
             await _live(saver, thread)
             await _live_under_two_clocks(saver, skewed)
-        expected = {place: answer async for place, answer in _answers(alone, thread, skewed)}
-        found = {place: answer async for place, answer in _answers(after, thread, skewed)}
+        expected, found = await _answers(alone, thread, skewed), await _answers(after, thread, skewed)
     finally:
         errors = [
             await _said(saver.adelete_thread(name)) for saver in (after, before, alone) for name in (thread, skewed)
@@ -78,8 +77,8 @@ async def tried(alone: AnySaver, before: AnySaver, after: AnySaver, gone: AnySav
     if error := next(filter(None, errors), None):
         changed[DELETIONS] = [f"delete_thread raises {error.rstrip(': ')}, so this saver keeps {thread}"]
     else:
-        async for place, answer in _left(gone, thread):
-            expected[place], found[place] = None, answer
+        left = await _left(gone, thread)
+        expected, found = {**expected, **dict.fromkeys(left)}, {**found, **left}
         await gone.adelete_thread(thread)
     for (about, question), wanted in expected.items():
         if not same(wanted, answer := found.get((about, question))):
@@ -173,43 +172,42 @@ _LISTS: Sequence[tuple[str | None, Mapping[str, Any]]] = (
 )
 
 
-async def _answers(saver: AnySaver, thread: str, skewed: str) -> AsyncIterator[tuple[tuple[str, str], Any]]:
-    """Ask everything. Yields each part of an answer with its subject and the question. An error is an answer, too."""
+async def _answers(saver: AnySaver, thread: str, skewed: str) -> dict[tuple[str, str], Any]:
+    """Ask everything. Returns each part of an answer by its subject and the question. An error is an answer, too."""
+    answers = dict[tuple[str, str], Any]()
     newest: list[tuple[str, str | None]] = [(ns, None) for ns in ("", CHILD, GRANDCHILD, "none")]
     for ns, checkpoint_id in (*newest, *_IDS):
         question = f"get_tuple({ns!r}, {'newest' if checkpoint_id is None else checkpoint_id})"
-        where = to_config(thread, ns, checkpoint_id or "")
-        async for about, answer in _parts(_said(saver.aget_tuple(where))):
-            yield (about, question), answer
+        saved = await _said(saver.aget_tuple(to_config(thread, ns, checkpoint_id or "")))
+        answers |= {(about, question): part for about, part in _parts(saved).items()}
     for listed, options in _LISTS:
-        where, more = _listing(thread, listed, options)
-        yield (
-            (LISTS if listed is None else "lists", f"list({listed!r}, {options})"),
-            await _said(_ids(saver, where, more)),
-        )
+        about = LISTS if listed is None else "lists"
+        answers[about, f"list({listed!r}, {options})"] = await _said(_ids(saver, *_listing(thread, listed, options)))
     for ns, id_ in _IDS[:_OF_ROOT]:
         where = to_config(thread, ns, id_)
         histories = saver.aget_delta_channel_history(config=where, channels=["log", "text"])
-        yield (HISTORIES, id_), await _said(histories)
-    newest_of = _said(saver.aget_tuple(to_config(skewed, "", "")))
-    yield (CLOCKS, "get_tuple('', newest)"), getattr(saved := await newest_of, "checkpoint", saved)
-    yield (CLOCKS, "list('', {})"), await _said(_ids(saver, to_config(skewed, "", ""), {}))
+        answers[HISTORIES, id_] = await _said(histories)
+    where = to_config(skewed, "", "")
+    saved = await _said(saver.aget_tuple(where))
+    answers[CLOCKS, "get_tuple('', newest)"] = getattr(saved, "checkpoint", saved)
+    answers[CLOCKS, "list('', {})"] = await _said(_ids(saver, where, {}))
+    return answers
 
 
-async def _parts(asked: Any) -> AsyncIterator[tuple[str, Any]]:
-    saved = await asked
+def _parts(saved: Any) -> dict[str, Any]:
     if not isinstance(saved, CheckpointTuple):  # there is none, or it is an error
-        yield "checkpoints", saved
-        return
+        return {"checkpoints": saved}
     checkpoint = dict(saved.checkpoint)
-    yield "checkpoints", [_place(saved.config), checkpoint.pop("id"), checkpoint.pop("ts"), checkpoint.pop("v")]
-    yield "parents", _place(saved.parent_config)
-    yield "values", checkpoint.pop("channel_values")
-    yield "versions of channels", _typed(checkpoint.pop("channel_versions"))
-    yield "versions that nodes have seen", _typed(checkpoint.pop("versions_seen"))
-    yield "other fields", checkpoint
-    yield "metadata", saved.metadata
-    yield "pending writes", _by_channel(saved.pending_writes)
+    return {
+        "checkpoints": [_place(saved.config), checkpoint.pop("id"), checkpoint.pop("ts"), checkpoint.pop("v")],
+        "parents": _place(saved.parent_config),
+        "values": checkpoint.pop("channel_values"),
+        "versions of channels": _typed(checkpoint.pop("channel_versions")),
+        "versions that nodes have seen": _typed(checkpoint.pop("versions_seen")),
+        "other fields": checkpoint,
+        "metadata": saved.metadata,
+        "pending writes": _by_channel(saved.pending_writes),
+    }
 
 
 def _by_channel(writes: Any) -> Any:
@@ -250,18 +248,18 @@ def _listing(thread: str, ns: str | None, options: Mapping[str, Any]) -> tuple[R
     return where, options
 
 
-async def _left(saver: AnySaver, thread: str) -> AsyncIterator[tuple[tuple[str, str], Any]]:
+async def _left(saver: AnySaver, thread: str) -> dict[tuple[str, str], Any]:
     """Look for what a deletion left: checkpoints, and pending writes of a checkpoint that comes again."""
+    left = dict[tuple[str, str], Any]()
     for ns, checkpoint_id in _IDS:
         answer = await _said(saver.aget_tuple(to_config(thread, ns, checkpoint_id)))
-        yield (
-            (DELETIONS, f"get_tuple({ns!r}, {checkpoint_id})"),
-            "a checkpoint" if isinstance(answer, CheckpointTuple) else answer,
-        )
+        found = "a checkpoint" if isinstance(answer, CheckpointTuple) else answer
+        left[DELETIONS, f"get_tuple({ns!r}, {checkpoint_id})"] = found
     first = _checkpoint(1, _VALUES, _CHANNELS, {})
     await saver.aput(to_config(thread, "", ""), first, _metadata("input", -1), _CHANNELS)
     again: Any = await saver.aget_tuple(to_config(thread, "", first["id"]))
-    yield (DELETIONS, "pending writes of a checkpoint that was put again"), again.pending_writes or None
+    left[DELETIONS, "pending writes of a checkpoint that was put again"] = again.pending_writes or None
+    return left
 
 
 async def _said(asked: Any) -> Any:

@@ -58,7 +58,7 @@ def scan_in_turn(tiers: Tiers) -> Tiered[list[str]]:
         scanned = yield from tiers.backlog_count.scan(renews_lease=True)
         pause = max(backlog.SCAN_INTERVAL, 20 * (time.monotonic() - began))
         yield Call(scripts.PUBLISH, (key,), (b"", int(1000 * pause), b""))
-    except BaseException as error:
+    except BaseException as error:  # also a cancellation: this process may hold the scan lease
         tiers.leases.keep(key, token)
         if is_scanning and isinstance(error, Exception):
             yield from attempt(Command(("UNLINK", key)))
@@ -177,7 +177,7 @@ def _scan(tiers: Tiers, left: Callable[[], float]) -> Tiered[Scanned]:
     while True:
         try:
             return (yield from tiers.backlog_count.scan())
-        except Exception as error:
+        except Exception as error:  # of hot: the next scan may succeed
             failures += 1
             tiers.counts.last_error = tiers.log_text(error)
             if failures == _SCANS or not left():
@@ -249,7 +249,7 @@ class Flusher:
                         is_idle = not self._driver.run_beside(step(self._tiers, queue))
                     except LoopEnded:  # cold may have another loop next
                         pass
-                    except BaseException as error:
+                    except BaseException as error:  # also a SystemExit of cold: operators see that a worker ended
                         counts.worker_errors += 1
                         counts.last_error = type(error).__name__
                         raise

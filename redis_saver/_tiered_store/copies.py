@@ -93,7 +93,7 @@ def unless_full(operation: Operation[T]) -> Tiered[T | None]:
     """Run an operation over hot. Returns None if the server is out of memory."""
     try:
         return (yield from operation)
-    except Exception as error:
+    except Exception as error:  # each client has its own class for that
         if is_out_of_memory(error):
             return None
         raise

@@ -37,8 +37,8 @@ from redis_saver._store.store import AsyncRedisStore, RedisStore, context_of, me
 from redis_saver._store.writing import MAX_PUTS, milliseconds
 from redis_saver._tiered.carrying import Direct
 from redis_saver._tiered.context import OnHotError
-from redis_saver._tiered.drivers import AsyncTieredDriver, HotAndCold, SyncTieredDriver, TieredDriver
-from redis_saver._tiered.requests import WAITS, ColdCall, Tiered, attempt, best_effort, setup, with_own_errors
+from redis_saver._tiered.drivers import AsyncTiers, HotAndCold, SyncTiers, TieredDriver
+from redis_saver._tiered.requests import WAITS, ColdCall, Tiered, attempt, best_effort, with_own_errors
 from redis_saver._tiered_store import copies
 from redis_saver._tiered_store.copies import Copy, StoreTiers
 from redis_saver.errors import StoreBusy, reading_store
@@ -362,23 +362,17 @@ def _ttl(tiers: StoreTiers, op: PutOp) -> int:
     return tiers.ttl if op.ttl is None else min(tiers.ttl, max(1, round(op.ttl * 30_000)))
 
 
-class TieredStore(TwoTierStore[RedisStore], Block):
+class TieredStore(SyncTiers, TwoTierStore[RedisStore], Block):
     """A `RedisStore` over any other store. Its `a...` methods run in worker threads.
 
     The store survives a fork if `cold` does. A `PostgresStore` does: the child opens its own connections with the same
     settings.
     """
 
-    _hot_class, _driver_class = RedisStore, SyncTieredDriver
-    _driver: SyncTieredDriver
-
-    def setup(self) -> None:
-        """Set up both tiers, as `asetup` does."""
-        self.hot.setup()
-        self._run(setup(self.cold))
+    _hot_class = RedisStore
 
 
-class AsyncTieredStore(TwoTierStore[AsyncRedisStore], AsyncBlock):
+class AsyncTieredStore(AsyncTiers, TwoTierStore[AsyncRedisStore], AsyncBlock):
     """An `AsyncRedisStore` over any other store.
 
     Any number of event loops and OS threads may share it, before and after a fork, if `cold` can be shared as well. An
@@ -386,9 +380,4 @@ class AsyncTieredStore(TwoTierStore[AsyncRedisStore], AsyncBlock):
     children run on a background loop with their own connections to Postgres.
     """
 
-    _hot_class, _driver_class = AsyncRedisStore, AsyncTieredDriver
-    _driver: AsyncTieredDriver
-
-    async def setup(self) -> None:
-        """Set up both tiers, as `asetup` does."""
-        await self.asetup()
+    _hot_class = AsyncRedisStore

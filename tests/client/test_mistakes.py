@@ -170,22 +170,22 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
     "option of a URL": (
         lambda: RedisSaver.from_conn_string("redis://:secret@h?socket_timout=2").__enter__(),
         ValueError,
-        "no option 'socket_timout'; did you mean 'socket_timeout'?",
+        "no option 'socket_timout'",
     ),
     "option of a cluster's URL": (
         lambda: RedisSaver.from_conn_string("redis+cluster://:secret@h?socket_timout=2").__enter__(),
         ValueError,
-        "no option 'socket_timout'; did you mean 'socket_timeout'?",
+        "no option 'socket_timout'",
     ),
     "option of a sentinel's URL": (
         lambda: RedisSaver.from_conn_string("redis+sentinel://:secret@h/s?socket_timout=2").__enter__(),
         ValueError,
-        "no option 'socket_timout'; did you mean 'socket_timeout'?",
+        "no option 'socket_timout'",
     ),
     "option of a client": (
         lambda: RedisSaver.from_conn_string("redis://h", client_options={"max_conections": 2}).__enter__(),
         ValueError,
-        "no option 'max_conections'; did you mean 'max_connections'?",
+        "no option 'max_conections'",
     ),
     "compression": (
         lambda: RedisSaver(redis.Redis(), compression="gzip"),
@@ -235,7 +235,7 @@ def test_an_error_says_how_to_correct_a_mistake(mistake: str) -> None:
 async def test_an_unknown_option_of_an_async_url_is_named() -> None:
     for kind in ("redis", "redis+cluster", "redis+sentinel"):
         url = f"{kind}://:secret@h/{'s' if kind == 'redis+sentinel' else ''}?socket_timout=2"
-        with pytest.raises(ValueError, match="no option 'socket_timout'; did you mean 'socket_timeout'?") as caught:
+        with pytest.raises(ValueError, match="no option 'socket_timout'") as caught:
             await AsyncRedisSaver.from_conn_string(url).__aenter__()
         assert "secret" not in str(caught.value)
 

@@ -18,8 +18,6 @@ from tests.support.factories import config
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
-from psycopg.conninfo import conninfo_to_dict
-from tests.support.proxy import Proxy
 from tests.support.tiering import (
     BEHIND,
     DEAD,
@@ -301,19 +299,3 @@ async def test_a_cancelled_reader_does_not_wait_for_cold(tiers: Tiers) -> None:
 async def test_the_limit_is_checked(tiers: Tiers, seconds: Any) -> None:
     with pytest.raises(ValueError, match=r"cold_timeout=.*at least 0\.001"):
         await tiers.uniform(cold_timeout=seconds)
-
-
-async def test_a_pool_that_cannot_connect_is_named(tiers: Tiers) -> None:
-    """Else a Postgres that is stopped looks like a locked table."""
-    await written(await tiers.uniform())
-    parts = conninfo_to_dict(tiers.url)
-    proxy = Proxy(int(parts.pop("port")))
-    cold = await tiers.cold(host="127.0.0.1", hostaddr="127.0.0.1", port=proxy.port)
-    uniform = await tiers.uniform(cold=cold, cold_timeout=2.0)
-    tiers.evict()
-    proxy.close()
-    with pytest.raises(ColdTimeout, match="Its pool cannot connect to Postgres"):
-        for _ in range(30):  # the first ones get connections that are broken
-            tiers.evict()
-            with suppress(psycopg.OperationalError):
-                await uniform.get_tuple(config())
