@@ -117,6 +117,11 @@ def test_errors_show_names_safely(name: str) -> None:
     assert all(map(is_fit, found)), found
 
 
+def test_a_long_name_is_shortened_to_its_beginning_end_and_length() -> None:
+    assert display.shown("a" + "x" * 300 + "z") == f"'a{'x' * 99}'...'{'x' * 49}z' (302 characters)"
+    assert display.shown(b"a" + b"x" * 300) == f"b'a{'x' * 99}'...b'{'x' * 50}' (301 bytes)"
+
+
 def test_errors_about_stored_data_show_names_safely(name: str) -> None:
     client = clients.connect(f"memory://{uuid4()}", asynchronous=False)
     saver = RedisSaver(client, limits=Limits(name_bytes=2**21), cache_bytes=0)

@@ -245,7 +245,8 @@ async def test_pages_hold_whole_turns_and_a_search_finds_text() -> None:
         graph.invoke(Command(resume="yes"), where)
     entries = Source(saver).entries("t", None, None, 1000, longest=PREVIEWED)
     got, older = page_of(entries[:51], 50)
-    assert len(got) == 12 and all(turn.is_whole for turn in got) and older == got[-1].first.entry.id
+    assert [turn.number for turn in got] == [*range(-1, -13, -1)]
+    assert all(turn.is_whole for turn in got) and older == got[-1].first.entry.id
     async with browser(saver) as client:
         text = (await client.get("/thread?id=t")).text
         check_markup(text)

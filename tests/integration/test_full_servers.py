@@ -14,7 +14,7 @@ from tests.support.growing import outcome
 from tests.support.servers import TARGETS, a_server, releases
 from tests.support.stores import later
 from tests.support.uniform import Target, Uniform
-from tests.support.wrappers import ran
+from tests.support.wrappers import Meanwhile, ran, script_of
 
 from redis_saver import AsyncRedisCache, AsyncTieredSaver, AsyncTieredStore, RedisCache, TieredSaver, TieredStore
 from redis_saver._store import scripts, writing
@@ -76,16 +76,22 @@ async def test_a_saver(target: Target) -> None:
 
 async def test_a_store_whose_items_have_expired(target: Target) -> None:
     """A script removes these first, after which the server would accept the rest of it."""
-    store = target.store()
+    store, other = target.store(), target.store()
     for key, ttl in (("new", 1), ("lasting", None), ("import", 1)):
         await store.put(NS, key, {"n": 1}, ttl=ttl)
 
-    async def expired(call: Callable[[], Awaitable[Any]]) -> Any:
+    async def expire() -> None:
         target.raw.config_set("maxmemory", 0)
-        await store.put(NS, "old", {"n": 1}, ttl=1)
+        await other.put(NS, "old", {"n": 1}, ttl=1)
         later(target, 61_000)
         target.raw.config_set("maxmemory", 1)
+
+    async def expired(call: Callable[[], Awaitable[Any]]) -> Any:
+        await expire()
         return await call()
+
+    # An import announces the partition in between, and then an item expires again.
+    Meanwhile(store.saver, lambda request: expire if script_of(request) is scripts.IMPORT_ITEMS else None)
 
     context = store.saver._context
     item = writing.StoredItem(NS, "import", {"n": MARK}, 1, 1, 0, 0, 1)

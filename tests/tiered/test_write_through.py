@@ -78,6 +78,16 @@ async def test_hot_may_have_a_client_of_valkey_py(tiers: Tiers, mode: dict[str, 
     await client.aclose() if tiers.native_async else client.close()
 
 
+@pytest.mark.also_on()
+async def test_without_a_namespace_a_config_names_the_root_in_cold_too(tiers: Tiers) -> None:
+    """LangGraph's savers raise KeyError for such a config."""
+    uniform = await tiers.uniform()
+    where = await uniform.put(config(ns=None), checkpoint({"n": 1}), {}, {"n": "1"})
+    await uniform.put_writes(config(ns=None, checkpoint_id=where["configurable"]["checkpoint_id"]), [("n", 2)], "task")
+    tiers.evict()
+    assert (await uniform.get_tuple(config(ns=None))).pending_writes == [("task", "n", 2)]
+
+
 @pytest.mark.parametrize("lost", [("index", "data"), ("index",), ("data",)])
 async def test_a_read_restores_an_evicted_thread(tiers: Tiers, lost: tuple[str, ...]) -> None:
     uniform = await tiers.uniform()
