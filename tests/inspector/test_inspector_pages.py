@@ -464,6 +464,20 @@ async def test_errors_quote_no_masked_values() -> None:
             assert (await pages.get("/")).status_code == 200
 
 
+@pytest.mark.parametrize(("changes", "said"), [(3, ""), (53, "and 3 more changes")])
+async def test_a_diff_shows_fifty_changes_and_counts_the_others(changes: int, said: str) -> None:
+    saver, places, where = embedded(), list[str](), config("t")
+    for at in (1, 2):
+        found = {"facts": {f"fact {number}": at for number in range(changes)}}
+        versions = {"facts": f"{at:032}.x"}
+        where = await put(Uniform(saver), where, found, versions=versions, checkpoint_id=str(at))
+        places.append(urlencode({"thread": "t", "id": str(at)}))
+    async with browser(saver) as client:
+        text = (await client.get(page("diff", a=places[0], b=places[1]))).text
+    assert text.count('<div class="change">') == min(changes, 50)
+    assert said in text and ("more changes" in text) == bool(said)
+
+
 async def test_a_diff_hides_names_below_a_masked_name() -> None:
     saver, places = embedded(), list[str]()
     uniform, where = Uniform(saver), config("t")
