@@ -54,6 +54,12 @@ class Counted:
         self.sent.clear()
         return names
 
+    async def trips(self, call: Any) -> int:
+        """Count the round trips of a call, except those that load scripts or connect."""
+        self.take()
+        await call
+        return len([one for one in self.take() if one not in ("EVAL", "HELLO")])
+
 
 class Calls:
     """Number of scripts that a server ran since the last `take`."""

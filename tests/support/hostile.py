@@ -18,16 +18,8 @@ from tests.support.factories import checkpoint, config
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from redis_saver import (
-    KeyConflict,
-    KeyUnavailable,
-    LimitExceeded,
-    RedisSaver,
-    ThreadBusy,
-    FlushPaused,
-    ThreadDamaged,
-    ThreadNotFound,
-)
+from redis_saver import KeyConflict, KeyUnavailable, LimitExceeded, RedisSaver, ThreadBusy, FlushPaused, ThreadDamaged
+from redis_saver import ThreadNotFound
 from redis_saver._storage.chunks import DIGEST, digest
 from redis_saver._storage.framing import pack
 
@@ -44,18 +36,9 @@ OF_STORED_BYTES = ("EVALSHA", "ZRANGEBYLEX", "HMGET", "HGET", "HSCAN", "GET")
 """Commands that return stored bytes. The server itself makes the replies of others, such as SCAN."""
 
 LENGTHS = (
-    b"-3:",
-    b"+3:",
-    b"1_0:",
-    b" 3:",
-    b"0x3:",
-    b"\xd9\xa3:",
-    b":",
-    b"99999999999999999999:",
-    b"9" * 5000 + b":",
-    b"4294967296:",
-    b"00000003:",
-)
+    b"-3:", b"+3:", b"1_0:", b" 3:", b"0x3:", b"\xd9\xa3:", b":", b"99999999999999999999:", b"9" * 5000 + b":",
+    b"4294967296:", b"00000003:",
+)  # fmt: skip
 
 
 class Recorder(redis.Redis):

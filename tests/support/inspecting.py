@@ -4,42 +4,39 @@ from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Callable
 from html import unescape
 from html.parser import HTMLParser
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
+import fakeredis
 import httpx
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
-from redis_saver import RedisSaver, inspector
+from redis_saver import AsyncRedisSaver, RedisSaver, TieredSaver, inspector
 from redis_saver._client.clients import connect
+from redis_saver._engine.counting import size_of_reply
+from tests.support.wrappers import Around
 
 TOKEN = "a-token"
 SECRET = "hunter2"
 HOSTILE = (
-    "<img src=x onerror=alert(1)>",
-    "\"'><script>alert(2)</script>",
-    "{{ 1234567 * 7654321 }}{% raw %}",
-    "line\nbreak\r\n\x1b[31m",
-    "a/../b?c=d&e#f%00%",
-    "\u202egnp.exe",
-    "\ud800 alone",
-    "наступний 👩‍👩‍👧",
-    "",
+    "<img src=x onerror=alert(1)>", "\"'><script>alert(2)</script>", "{{ 1234567 * 7654321 }}{% raw %}",
+    "line\nbreak\r\n\x1b[31m", "a/../b?c=d&e#f%00%", "\u202egnp.exe", "\ud800 alone", "наступний 👩‍👩‍👧", "",
+)  # fmt: skip
+TAGS = set(
+    """
+    html head meta title link script body a header span nav form input main footer h1 h2 h3 p b label select option pre code h4
+    em strong ul blockquote hr br button section div table thead tbody tfoot tr th td dl dt dd ol li details summary svg line
+    circle rect
+    """.split()
 )
-TAGS = {
-    *(
-        "html head meta title link script body a header span nav form input main footer h1 h2 h3 p b label select option".split()
-    ),
-    *(
-        "pre code h4 em strong ul blockquote hr br button section div table thead tbody tfoot tr th td dl dt dd ol li details summary svg line circle rect".split()
-    ),
-}
 
 
 class Inner(TypedDict):
@@ -81,12 +78,8 @@ def make_thread(saver: Any, thread: str) -> dict[str, Any]:
     graph.invoke({"messages": [HumanMessage("What is the weather?")]}, config)
     graph.invoke(Command(resume="yes"), config)
     before = next(one for one in graph.get_state_history(config) if one.next == ("tool",))
-    graph.invoke(
-        None,
-        graph.update_state(
-            before.config, {"facts": {"count": 99, "password": SECRET, "raw": b"\0" * 100}}, as_node="plan"
-        ),
-    )
+    changed = {"facts": {"count": 99, "password": SECRET, "raw": b"\0" * 100}}
+    graph.invoke(None, graph.update_state(before.config, changed, as_node="plan"))
     return config
 
 
@@ -124,6 +117,37 @@ def talking(saver: Any) -> Any:
     return graph.set_entry_point("bot").compile(checkpointer=saver)
 
 
+def embedded(**options: Any) -> RedisSaver:
+    """Make a saver on an embedded server of its own."""
+    return RedisSaver(fakeredis.FakeRedis(version=(7,)), **options)
+
+
+def inspected(kind: str) -> tuple[RedisSaver, Any]:
+    """Make a saver on an embedded server, and one of a kind ("redis", "async", "tiers") that is inspected."""
+    server = fakeredis.FakeServer(version=(7,))
+    hot = RedisSaver(fakeredis.FakeRedis(server=server))
+    made: dict[str, Callable[[], Any]] = {
+        "redis": lambda: hot,
+        "async": lambda: AsyncRedisSaver(fakeredis.FakeAsyncRedis(server=server)),
+        "tiers": lambda: TieredSaver(hot, InMemorySaver()),
+    }
+    return hot, made[kind]()
+
+
+class Longest:
+    """Length of the longest reply that a saver gets from now on, in bytes."""
+
+    def __init__(self, saver: Any) -> None:
+        self.bytes = 0
+
+        def around(request: Any) -> Any:
+            reply = yield request
+            self.bytes = max(self.bytes, size_of_reply(reply))
+            return reply
+
+        Around(saver, around)
+
+
 def writer(url: str, prefix: str = "langgraph") -> RedisSaver:
     """Make a saver that writes the inspected threads."""
     return RedisSaver(connect(url, asynchronous=False), prefix=prefix)
@@ -136,6 +160,15 @@ def browser(saver: Any, *, base: str = "http://localhost", enter: bool = True, *
     if enter:
         client.headers["authorization"] = f"Bearer {TOKEN}"
     return client
+
+
+async def opened(saver: Any, *urls: str, **options: Any) -> Any:
+    """Return a page, or several, whose markup is checked."""
+    async with browser(saver, **options) as client:
+        found = [(await client.get(url)).text for url in urls]
+    for text in found:
+        check_markup(text)
+    return found if len(found) > 1 else found[0]
 
 
 def links(page: str) -> list[str]:

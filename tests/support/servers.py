@@ -148,6 +148,22 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+class Sentinel(Server):
+    """A sentinel with these lines of settings. It runs in a folder of its own."""
+
+    def __init__(self, *settings: str, program: str | None = None) -> None:
+        self._settings = settings
+        super().__init__(program=program)
+
+    def start(self) -> None:
+        conf = Path(self.folder, "sentinel.conf")
+        if not conf.exists():  # a sentinel writes what it learns into its file
+            conf.write_text(
+                "\n".join([f"port {self.port}", "bind 127.0.0.1", f"dir {self.folder}", *self._settings, ""])
+            )
+        self.start_as(str(conf), "--sentinel")
+
+
 _databases = itertools.count(1)
 
 

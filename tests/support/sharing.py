@@ -10,11 +10,7 @@ from tests.support.factories import checkpoint, config, ids
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from tests.support.raw import (
-    check_chunks,
-    check_counters,
-    check_sound,
-)
+from tests.support.raw import check_chunks, check_counters, check_sound
 from tests.support.uniform import Target, Uniform
 
 from bench.history import history, message

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
-
-from tests.support.uniform import Target
 
 from redis_saver._common.store_names import StoreKeyspace
 from redis_saver._storage import framing
+from redis_saver._store import writing
+from redis_saver._store.writing import Import, StoredItem
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import ran
 
 STATE = "format first last count checksum token announced ttls deadline spaces deep indexed".split()
 CHECKSUM = 2**50
@@ -34,6 +37,14 @@ def state_of(target: Target, member: bytes) -> dict[str, int]:
 def set_state(target: Target, member: bytes, state: dict[str, int]) -> None:
     items = StoreKeyspace(target.prefix).partition(member).keys[0]
     target.raw.hset(items, "@state", " ".join(str(state[name]) for name in STATE))
+
+
+async def import_items(store: Uniform, *items: StoredItem, expected: int | Sequence[int] = 0) -> list[Import]:
+    """Import items of one partition that have these versions; return those that are refused."""
+    context = store.saver._context
+    versions = [expected] * len(items) if isinstance(expected, int) else expected
+    some = [writing.as_import(context, one, version) for one, version in zip(items, versions, strict=True)]
+    return await ran(store, writing.import_items(context, some[0].partition, some, writing.new_put()))
 
 
 def later(target: Target, milliseconds: int) -> None:

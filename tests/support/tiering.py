@@ -20,10 +20,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import Around, Meanwhile, asked, script_of
 
-from redis_saver import (
-    AsyncTieredSaver,
-    TieredSaver,
-)
+from redis_saver import AsyncTieredSaver, TieredSaver
 from redis_saver._common.names import Keyspace
 from redis_saver._tiered import flushing
 from redis_saver._tiered.requests import ColdCall

@@ -8,16 +8,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from redis_saver import (
-    AsyncRedisSaver,
-    AsyncRedisStore,
-    AsyncTieredSaver,
-    AsyncTieredStore,
-    RedisSaver,
-    RedisStore,
-    TieredSaver,
-    TieredStore,
-)
+from redis_saver import AsyncRedisSaver, AsyncRedisStore, AsyncTieredSaver, AsyncTieredStore, RedisSaver, RedisStore
+from redis_saver import TieredSaver, TieredStore
 from redis_saver._client.clients import connect
 from redis_saver.encryption import Encryption, Keyset
 from tests.support.methods import STREAMS

@@ -107,6 +107,18 @@ def before_each(saver: Any, script: Any, act: Callable[[int], object]) -> None:
     Around(saver, around)
 
 
+def requests_of(saver: Any) -> list[Any]:
+    """Return a list that collects the requests of a saver, or of a store, from now on."""
+    requests = list[Any]()
+
+    def around(request: Any) -> Any:
+        requests.append(request)
+        return (yield request)
+
+    Around(saver, around)
+    return requests
+
+
 class Meanwhile(DriverWrapper):
     """A driver that runs something before or after a request: what `before` or `after` returns for it, if anything.
 
