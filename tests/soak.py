@@ -28,78 +28,19 @@ from tests.support.seeds import ON, SEED  # noqa: E402
 from tests.support.servers import TARGETS  # noqa: E402
 
 MARKED = "(random or hypothesis) and not slow"
-SUITES = {
-    "own_answers": "client/test_own_answers.py",
-    "forks_and_loops": "client/test_forks_and_loops.py",
-    "model": "model/test_model.py",
-    "chunk_cache": "storage/test_chunk_cache.py",
-    "sends": "checkpoint/test_sends.py",
-    "attacks": "checkpoint/test_encryption_attacks.py",
-    "chunks": "storage/test_chunks.py",
-    "cutter": "serde/test_cutter.py",
-    "shared_writes": "storage/test_shared_writes.py",
-    "long_writes": "storage/test_long_writes.py",
-    "long_writes_over_tiers": "tiered/test_long_writes_tiered.py",
-    "framing": "storage/test_framing.py",
-    "tiers": "tiered/test_write_through.py",
-    "behind": "tiered/test_write_behind.py",
-    "early_writes": "tiered/test_early_writes.py",
-    "put_again": "tiered/test_put_again.py",
-    "drain": "tiered/test_drain.py",
-    "batching": "client/test_batching.py",
-    "kills": "model/test_kills.py",
-    "hostile_bytes": "storage/test_hostile_bytes.py",
-    "changing": "serde/test_changing.py",
-    "values": "serde/test_serializer.py",
-    "native": "serde/test_native.py",
-    "migrate": "migrate/test_migrate.py",
-    "foreign": "migrate/test_foreign_damage.py",
-    "cache": "cache/test_keys.py",
-    "failovers": "client/test_failovers.py",
-    "store": "store/test_store_model.py",
-    "store_bytes": "store/test_store_bytes.py",
-    "store_search": "store/test_semantic_search.py",
-    "store_vectors": "store/test_vectors.py",
-    "store_replies": "store/test_hostile_replies.py",
-    "tiered_store": "tiered_store/test_random.py",
-    "tier_replies": "tiered/test_hostile_tier_replies.py",
-    "tier_deltas": "tiered/test_delta_history.py",
-    "switching": "tiered/test_switching_channels.py",
-    "put_back": "tiered/test_put_back.py",
-    "filters": "tiered/test_filters.py",
-    "one_answer": "tiered/test_one_answer.py",
-    "row_attacks": "tiered/test_row_attacks.py",
-    "short_history": "tiered/test_short_hot_history.py",
-    "history_limit": "checkpoint/test_history_limit.py",
-    "auditing": "checkpoint/test_auditing.py",
-    "names": "checkpoint/test_names_in_texts.py",
-    "urls": "client/test_urls.py",
-    "header": "storage/test_header.py",
-    "rivals": "model/test_rivals.py",
-    "ownership": "model/test_ownership_histories.py",
-}
-"""Suites by name. Suites in `WHOLE` run all their tests, which depend on timing instead of a seed."""
+IS_RANDOM = re.compile(r"pytest\.mark\.random|^from hypothesis", re.MULTILINE)
 WHOLE = ("drain", "batching")
+"""Suites that run all their tests, which depend on timing instead of a seed."""
+SUITES = {
+    name: path
+    for path in sorted(TESTS.rglob("test_*.py"))
+    if (name := path.stem.removeprefix("test_")) in WHOLE or (IS_RANDOM.search(path.read_text()) and name != "soak")
+}
+"""Files with random tests, by name."""
 ON_THEIR_OWN = (
-    "chunks",
-    "drain",
-    "batching",
-    "kills",
-    "changing",
-    "values",
-    "native",
-    "migrate",
-    "foreign",
-    "failovers",
-    "store_vectors",
-    "store_replies",
-    "tier_replies",
-    "names",
-    "row_attacks",
-    "urls",
-    "header",
-    "rivals",
-)
+    "chunks", "drain", "batching", "kills", "changing", "serializer", "native", "migrate", "foreign", "failovers", "vectors",
+    "hostile_replies", "hostile_tier_replies", "names_in_texts", "row_attacks", "urls", "header", "rivals",
+)  # fmt: skip
 """Suites that name their servers themselves, and run once per round instead of once per server."""
 NOTHING_TO_RUN = 5
 """Exit code of pytest if no test is selected, as when a suite has none for a server."""
@@ -114,7 +55,7 @@ def rounds(names: Sequence[str], targets: Sequence[str]) -> list[tuple[str, str 
 
 def pytest_of(name: str) -> list[str]:
     """Return the arguments of pytest that run a suite. A name of no suite is a file of tests."""
-    file = TESTS / SUITES[name] if name in SUITES else Path(name)
+    file = SUITES.get(name, Path(name))
     shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
     return ["-m", "pytest", "-m", "not slow" if name in WHOLE else MARKED, "--tb=short", str(shown)]
 
@@ -162,12 +103,8 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=30, help="no run begins later (30)")
     parser.add_argument("--seed", type=int, help="the seed from which those of all runs follow; else a fresh one")
-    parser.add_argument(
-        "--only",
-        action="append",
-        metavar="NAME",
-        help=f"a suite, or a file of tests; may be repeated: {', '.join(SUITES)}",
-    )
+    names = f"a suite, or a file of tests; may be repeated: {', '.join(SUITES)}"
+    parser.add_argument("--only", action="append", metavar="NAME", help=names)
     parser.add_argument("--target", action="append", choices=TARGETS, help="a server; may be repeated (all)")
     said = parser.parse_args(given)
     for name in said.only or ():

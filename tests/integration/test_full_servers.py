@@ -104,6 +104,13 @@ async def test_a_store_whose_items_have_expired(target: Target) -> None:
         target.raw.eval(scripts.DOCUMENT_ITEMS.text, 6, *one.partition.keys[:6], "", "2")
     await expired(lambda: store.delete(NS, "lasting"))
     assert await store.get(NS, "lasting") is None
+    target.raw.config_set("maxmemory", 0)
+    await store.put(NS, "read", {"n": 1}, ttl=10)
+    target.raw.config_set("maxmemory", 1)
+    assert (await store.get(NS, "read")).value == {"n": 1}, "it also restarts the TTL"
+    for search in (store.search(NS), store.search(NS, filter={"n": 1}), store.list_namespaces()):
+        assert len(await search) == 1
+    assert await store.delete_namespace(NS) == 1
 
 
 async def test_a_tiered_store(target: Target) -> None:
@@ -132,9 +139,7 @@ async def test_two_tiers(target: Target, mode: Any) -> None:
     assert (await saver.get_tuple(config("cold"))).checkpoint["channel_values"] == {"n": MARK}
     assert not is_stored(target) and saver.saver.stats().tiers.rehydrations == 0
     await check_refused(
-        target,
-        lambda: put(saver, newest, {"n": MARK}),
-        lambda: saver.put_writes(newest, [("n", MARK)], "task"),
+        target, lambda: put(saver, newest, {"n": MARK}), lambda: saver.put_writes(newest, [("n", MARK)], "task")
     )
     if mode == "write-behind":
         assert await saver.flush() == 0

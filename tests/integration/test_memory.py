@@ -85,6 +85,10 @@ async def test_files_of_a_deep_agent_match_an_in_memory_store(target: Target, st
 
     for number in range(120):
         await both("write", f"/notes/{number % 7}/file {number}.md", f"notes {number}\nabout tea\n")
+    await both("write", "/long.md", "\n".join(f"{number}: {'words ' * 8}" for number in range(2000)))
+    for number in range(20):
+        await both("edit", "/long.md", f"\n{number * 90}: ", f"\n{number} was edited here: ")
+        await both("read", "/long.md", number * 80, 100)
     for _ in range(2):
         await both("ls", "/notes/")
         await both("glob", "**/file 1*.md", "/")

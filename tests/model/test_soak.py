@@ -22,12 +22,9 @@ def soak(*options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_suites_lists_all_files_with_random_tests() -> None:
+def test_suites_have_distinct_names() -> None:
     assert {*ON_THEIR_OWN, *WHOLE} < set(SUITES)
-    random = re.compile(r"pytest\.mark\.random|^from hypothesis", re.M)
-    files = [path for path in TESTS.rglob("test_*.py") if path != Path(__file__)]
-    found = {str(path.relative_to(TESTS)) for path in files if random.search(path.read_text())}
-    assert found == {file for name, file in SUITES.items() if name not in WHOLE}
+    assert len(SUITES) == len({*SUITES.values()}) > 40
 
 
 PASSES = """

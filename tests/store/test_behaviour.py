@@ -6,34 +6,16 @@ import asyncio
 from datetime import datetime, timezone
 from typing import Any
 
-import fakeredis
 import pytest
-from langgraph.store.base import (
-    GetOp,
-    InvalidNamespaceError,
-    Item,
-    ListNamespacesOp,
-    MatchCondition,
-    PutOp,
-    SearchItem,
-    SearchOp,
-)
+from langgraph.store.base import GetOp, InvalidNamespaceError, Item, ListNamespacesOp, MatchCondition, PutOp, SearchItem
+from langgraph.store.base import SearchOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 from tests.support.stores import check_sound
 from tests.support.uniform import Target, Uniform
 
-from redis_saver import (
-    Conflict,
-    DecodeError,
-    EncodeError,
-    LimitExceeded,
-    Limits,
-    PlainValueRefused,
-    RedisStore,
-    VersionedItem,
-    VersionedSearchItem,
-)
+from redis_saver import Conflict, DecodeError, EncodeError, LimitExceeded, Limits, PlainValueRefused, RedisStore
+from redis_saver import VersionedItem, VersionedSearchItem
 
 pytestmark = pytest.mark.also_on(cluster="async", redis62="sync", valkey="async", fakeredis="sync", lua54="async")
 
@@ -48,16 +30,8 @@ def keys(items: list[Any]) -> list[str]:
 
 
 async def test_get_returns_the_item_that_was_put(store: Uniform) -> None:
-    value = {
-        "text": "tea",
-        "n": 1,
-        "f": 0.5,
-        "b": True,
-        "none": None,
-        "list": [1, [2]],
-        "d": {"e": {}},
-        "bytes": b"\0\xff",
-    }
+    value = {"text": "tea", "n": 1, "f": 0.5, "b": True, "none": None, "list": [1, [2]], "d": {"e": {}}}
+    value["bytes"] = b"\0\xff"
     before = datetime.now(timezone.utc)
     await store.put(NS, "k", value)
     item = await store.get(NS, "k")
@@ -79,13 +53,14 @@ async def test_an_update_keeps_created_at_and_moves_updated_at(store: Uniform) -
     assert second.value == {"n": 2}
     await store.delete(NS, "k")
     await store.put(NS, "k", {"n": 3})
-    assert (await store.get(NS, "k")).created_at > first.created_at, (
-        "an item that was deleted and put again has a new created_at"
-    )
+    third = await store.get(NS, "k")
+    assert third.created_at > first.created_at, "an item that was deleted and put again has a new created_at"
 
 
-async def test_mutating_a_returned_value_changes_no_other_result(store: Uniform) -> None:
-    await store.put(NS, "k", {"list": [1]})
+async def test_mutating_a_put_or_returned_value_changes_no_result(store: Uniform) -> None:
+    given = {"list": [1]}
+    await store.put(NS, "k", given)
+    given["list"].append(2)
     for _ in range(2):
         for item in (await store.get(NS, "k"), *await store.search(NS), *await store.search(NS, filter={"list": [1]})):
             assert item.value == {"list": [1]}
@@ -105,15 +80,8 @@ async def test_delete_is_final_and_may_be_repeated(target: Target, store: Unifor
 
 async def test_a_prefix_matches_whole_labels(store: Uniform) -> None:
     """The label `1` does not match `10`, and a label with a slash is one label."""
-    names = [
-        ("users", "1"),
-        ("users", "10"),
-        ("users", "1", "2"),
-        ("users", "1/2"),
-        ("users1",),
-        ("users",),
-        ("user", "s"),
-    ]
+    names = [("users", "1"), ("users", "10"), ("users", "1", "2"), ("users", "1/2"), ("users1",), ("users",)]
+    names.append(("user", "s"))
     for ns in names:
         await store.put(ns, "k", {"n": "/".join(ns)})
     for prefix in [*names, ("users", "1", "2", "3"), ("u",), ()]:
@@ -125,25 +93,7 @@ async def test_a_prefix_matches_whole_labels(store: Uniform) -> None:
             assert await store.list_namespaces(prefix=prefix) == expected
 
 
-HOSTILE = [
-    "",
-    "\0",
-    "\1",
-    "\1\1",
-    "a\0b",
-    "@state",
-    "{k}",
-    "}",
-    "%",
-    "/",
-    ":",
-    "*",
-    "a\nb",
-    "é",
-    "\ud800",
-    "😀",
-    "k" * 300,
-]
+HOSTILE = ["", "\0", "\1", "\1\1", "a\0b", "@state", "a\nb", "é", "\ud800", "😀", "k" * 300, "{k}", *"}%/:*"]
 
 
 async def test_hostile_keys_and_labels_round_trip(target: Target, store: Uniform) -> None:
@@ -190,9 +140,8 @@ async def test_search_pages_are_newest_first(store: Uniform) -> None:
         pages = [await store.search(NS, filter=filter, limit=10, offset=offset) for offset in (0, 10, 20, 30)]
         assert [keys(page) for page in pages] == [expected[:10], expected[10:20], expected[20:], []]
         assert keys(await store.search((), filter=filter, limit=7, offset=5)) == expected[5:12]
-    assert all(
-        type(one) is VersionedSearchItem and isinstance(one, SearchItem) and one.score is None for one in pages[0]
-    )
+    assert {type(one) for one in pages[0]} == {VersionedSearchItem} and issubclass(VersionedSearchItem, SearchItem)
+    assert all(one.score is None for one in pages[0])
     assert await store.search(NS, limit=0) == []
     assert keys(await store.search(NS)) == expected[:10], "the default limit is 10"
 
@@ -219,9 +168,8 @@ async def test_a_repeated_page_shows_each_change(store: Uniform, target: Target)
     async def both() -> None:
         pages = []
         for one in (store, other, target.store(cache_bytes=0)):
-            pages.append(
-                [[(i.key, i.value, i.version) for i in await one.search(NS, limit=10, offset=o)] for o in (0, 10, 20)]
-            )
+            found = [await one.search(NS, limit=10, offset=offset) for offset in (0, 10, 20)]
+            pages.append([[(item.key, item.value, item.version) for item in page] for page in found])
         assert pages[0] == pages[1] == pages[2]
 
     for change in (
@@ -262,21 +210,9 @@ async def test_a_search_may_span_several_replies(store: Uniform) -> None:
 
 async def test_batch_reads_precede_its_puts_and_the_last_put_wins(store: Uniform) -> None:
     await store.put(NS, "k", {"n": 1})
-    results = await store.batch(
-        [
-            PutOp(NS, "k", {"n": 2}),
-            GetOp(NS, "k"),
-            PutOp(NS, "new", {"n": 1}),
-            GetOp(NS, "new"),
-            SearchOp(("memories",)),
-            ListNamespacesOp(),
-            PutOp(("other",), "k", {"n": 1}),
-            PutOp(NS, "k", None),
-            PutOp(NS, "k", {"n": 3}),
-            PutOp(NS, "new", None),
-            GetOp(NS, "k"),
-        ]
-    )
+    ops = [PutOp(NS, "k", {"n": 2}), GetOp(NS, "k"), PutOp(NS, "new", {"n": 1}), GetOp(NS, "new")]
+    ops += [SearchOp(("memories",)), ListNamespacesOp(), PutOp(("other",), "k", {"n": 1}), PutOp(NS, "k", None)]
+    results = await store.batch([*ops, PutOp(NS, "k", {"n": 3}), PutOp(NS, "new", None), GetOp(NS, "k")])
     assert results[0] is results[2] is results[3] is results[6] is None
     assert results[1].value == results[10].value == {"n": 1}
     assert keys(results[4]) == ["k"] and results[5] == [NS]
@@ -372,24 +308,12 @@ async def test_a_batch_may_use_the_namespace_that_put_reserves(store: Uniform, t
 
 
 async def test_list_namespaces_filters_by_prefix_suffix_and_depth(store: Uniform) -> None:
-    names = [
-        ("a", "b", "c"),
-        ("a", "b", "d", "e"),
-        ("a", "b", "d", "i"),
-        ("a", "b", "f"),
-        ("a", "c", "f"),
-        ("b", "a", "f"),
-        ("a",),
-    ]
+    names = [tuple(labels) for labels in ("abc", "abde", "abdi", "abf", "acf", "baf", "a")]
     for ns in names:
         await store.put(ns, "k", {})
         await store.put(ns, "l", {})
     assert await store.list_namespaces() == sorted(names)
-    assert await store.list_namespaces(prefix=("a", "b"), max_depth=3) == [
-        ("a", "b", "c"),
-        ("a", "b", "d"),
-        ("a", "b", "f"),
-    ]
+    assert await store.list_namespaces(prefix=("a", "b"), max_depth=3) == [("a", "b", last) for last in "cdf"]
     assert await store.list_namespaces(suffix=("f",)) == [("a", "b", "f"), ("a", "c", "f"), ("b", "a", "f")]
     assert await store.list_namespaces(prefix=("a", "*", "f")) == [("a", "b", "f"), ("a", "c", "f")]
     assert await store.list_namespaces(prefix=("*", "a"), suffix=("*", "f")) == [("b", "a", "f")]
@@ -411,11 +335,8 @@ async def test_list_namespaces_finds_a_thousand_namespaces(store: Uniform) -> No
     assert await store.list_namespaces(limit=5000) == names
     assert await store.list_namespaces(prefix=("one",), limit=5000) == names[:700]
     assert await store.list_namespaces(suffix=("007",)) == [("one", "user", "007"), ("users", "007")]
-    assert (await store.count(), await store.count(("one", "user")), await store.count(("one", "user", "007"))) == (
-        1000,
-        700,
-        1,
-    )
+    for prefix, count in (((), 1000), (("one", "user"), 700), (("one", "user", "007"), 1)):
+        assert await store.count(prefix) == count
 
 
 async def test_delete_namespace_deletes_its_children_and_nothing_else(store: Uniform, target: Target) -> None:
@@ -506,9 +427,8 @@ async def test_any_store_reads_compressed_values(target: Target) -> None:
     value = {"text": "tea " * 5000}
     await target.store(compression="zstd").put(NS, "k", value)
     assert (await target.store().get(NS, "k")).value == value
-    assert (
-        sum(map(len, target.raw.hgetall(next(key for key in target.keys() if key.endswith(b":items"))).values())) < 1000
-    )
+    (items,) = (key for key in target.keys() if key.endswith(b":items"))
+    assert sum(map(len, target.raw.hgetall(items).values())) < 1000
 
 
 async def test_limits_are_checked_before_sending(target: Target) -> None:
@@ -535,10 +455,4 @@ async def test_invalid_settings_are_refused(target: Target) -> None:
     ):
         with pytest.raises((TypeError, ValueError), match=words):
             RedisStore(client, **settings)
-    for wrong, words in (
-        (fakeredis.FakeAsyncRedis(), "Use AsyncRedisStore for this one"),
-        ("redis://h", r"RedisStore\.from_conn_string"),
-    ):
-        with pytest.raises(TypeError, match=words):
-            RedisStore(wrong)  # type: ignore[arg-type]
     assert repr(RedisStore(client, ttl="30d")).endswith("prefix='langgraph', ttl=30d)")

@@ -12,25 +12,19 @@ import pytest
 from langgraph.store.base import GetOp, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 from tests.support.embedding import DIMS, Model
-from tests.support.stores import check_sound, later, members, state_of
+from tests.support.stores import check_sound, import_items, later, members, state_of
 from tests.support.uniform import Target, Uniform
-from tests.support.wrappers import Around, Meanwhile, ran, script_of
+from tests.support.wrappers import Meanwhile, ran, requests_of, script_of
 
 from redis_saver import AsyncTieredStore, RedisStore, TieredStore
 from redis_saver._common.store_names import StoreKeyspace
 from redis_saver._engine.requests import Command
 from redis_saver._store import scripts, writing
+from redis_saver._store.writing import StoredItem
 from redis_saver._storage.keys import FIELD
 from redis_saver.encryption import Encryption, KeyContext, Keyset, KeyStatus, WrappedKey
-from redis_saver.errors import (
-    Conflict,
-    DecodeError,
-    KeyMismatch,
-    KeyUnavailable,
-    PlainValueRefused,
-    RedisSaverError,
-    UnsupportedFormat,
-)
+from redis_saver.errors import Conflict, DecodeError, KeyMismatch, KeyUnavailable, PlainValueRefused, RedisSaverError
+from redis_saver.errors import UnsupportedFormat
 
 pytestmark = [
     pytest.mark.plain("each of its tests sets encryption= itself"),
@@ -98,9 +92,7 @@ async def test_an_encrypted_store_answers_as_a_plain_one_and_another_process_rea
     await store.batch(ops)
     plain.batch(ops)
     asked: list[Any] = [
-        GetOp(NS, "k1"),
-        GetOp(NS, "missing"),
-        GetOp(("nobody", "there"), "k"),
+        *(GetOp(NS, "k1"), GetOp(NS, "missing"), GetOp(("nobody", "there"), "k")),
         SearchOp(NS, {"n": {"$gte": 2}}, 3, 1),
         SearchOp(DEEP, None, 10, 0),
         SearchOp(("memories",), {"n": 3}, 10, 0),
@@ -134,22 +126,15 @@ async def test_vectors_are_encrypted_and_searches_find_the_same(target: Target) 
     store, plain = encrypted(target, index=index), target.store(prefix=target.prefix + "-plain", index=index)
     for number in range(20):
         for each in (store, plain):
-            await each.put(
-                (*NS, f"d{number % 2}"),
-                f"k{number}",
-                {"text": f"{'tea' if number % 3 else 'rain'} {number}", "n": number},
-            )
+            text = f"{'tea' if number % 3 else 'rain'} {number}"
+            await each.put((*NS, f"d{number % 2}"), f"k{number}", {"text": text, "n": number})
+    queries: list[Any] = [{"query": "rain 0", "filter": {"n": {"$lt": 12}}}, {"query": "tea 5", "limit": 3}]
     for reader in (store, encrypted(target, index=index)):
-        for query in (
-            {"query": "tea 1"},
-            {"query": "rain 0", "filter": {"n": {"$lt": 12}}},
-            {"query": "tea 5", "limit": 3},
-        ):
+        for query in ({"query": "tea 1"}, *queries):
             for prefix in (NS, (*NS, "d1"), ("memories",)):
                 found, wanted = await reader.search(prefix, **query), await plain.search(prefix, **query)
-                assert [(one.key, one.score, one.value) for one in found] == [
-                    (one.key, one.score, one.value) for one in wanted
-                ]
+                shown = [[(one.key, one.score, one.value) for one in some] for some in (found, wanted)]
+                assert shown[0] == shown[1]
     vectors = target.raw.hgetall(items_of(target).replace(b":items", b":vectors"))
     assert len(vectors) == 20 and all(stored.startswith(b"16 9:bytes+siv") for stored in vectors.values())
     embedded = Model()(["tea 1"])
@@ -189,11 +174,8 @@ async def test_the_same_value_looks_different_in_each_put(target: Target) -> Non
     store, seen = encrypted(target), set[bytes]()
     for key in ("a", "b", "a", "a"):
         await store.put(NS, key, {"text": MARKER})
-        seen |= {
-            record.split(b" ", 4)[4]
-            for field, record in target.raw.hgetall(items_of(target)).items()
-            if field[:1] != b"@"
-        }
+        records = [one for field, one in target.raw.hgetall(items_of(target)).items() if field[:1] != b"@"]
+        seen |= {record.split(b" ", 4)[4] for record in records}
     assert len(seen) == 4
 
 
@@ -209,16 +191,10 @@ async def test_long_values_are_compressed_before_they_are_encrypted(target: Targ
 @on_redis
 async def test_imported_items_are_encrypted_and_a_migration_reads_them(target: Target) -> None:
     store = encrypted(target)
-    context = store.saver._context
-    some = [
-        writing.as_import(
-            context, writing.StoredItem(NS, f"k{n}", {"text": MARKER, "n": n}, 1000, 2000 + n, 0, 0, 10), 0
-        )
-        for n in range(3)
-    ]
-    for _ in range(2):
-        assert await ran(store, writing.import_items(context, some[0].partition, some, "ab" * 8)) == []
-    partition, fields = some[0].partition, [each.field for each in some]
+    some = [StoredItem(NS, f"k{n}", {"text": MARKER, "n": n}, 1000, 2000 + n, 0, 0, 10) for n in range(3)]
+    assert await import_items(store, *some) == []
+    places = [writing.find_place(store.saver._context, one) for one in some]
+    partition, fields = places[0][0], [field for _, field in places]
     other = encrypted(target)
     found = await ran(other, writing.read_items(other.saver._context, partition, fields))
     assert [(one.value["n"], one.updated_at) for one in found] == [(0, 2000), (1, 2001), (2, 2002)]
@@ -272,14 +248,8 @@ async def test_key_for_gets_the_name_of_the_partition(target: Target) -> None:
 @on_redis
 async def test_a_known_key_costs_no_round_trip_and_a_plain_store_pays_none(target: Target) -> None:
     async def counted(store: Uniform, call: Any) -> int:
-        requests = list[Any]()
-
-        def around(request: Any) -> Any:
-            requests.append(request)
-            return (yield request)
-
         driver = store.saver._driver
-        Around(store.saver, around)
+        requests = requests_of(store.saver)
         await call(store)
         store.saver._driver, driver.in_front = driver, None
         return len(requests)
@@ -395,9 +365,7 @@ async def test_a_partition_that_another_process_made_anew_is_read_and_written_wi
         assert last.value == {"text": "old"}
         assert found.pop() is None
     elif call == "import":
-        item = writing.StoredItem(NS, "more", {"text": "new"}, 1000, 2000, 0, 0, 10)
-        made = writing.as_import(store.saver._context, item, 0)
-        assert await ran(store, writing.import_items(store.saver._context, made.partition, [made], "ab" * 8)) == []
+        assert await import_items(store, StoredItem(NS, "more", {"text": "new"}, 1000, 2000, 0, 0, 10)) == []
         found = await other.search(NS)
         assert len(found) == 2
     else:
@@ -418,7 +386,6 @@ async def test_a_plain_store_refuses_an_encrypted_partition_and_the_reverse(targ
     for writer, reader in (stores, reversed(stores)):
         await writer.put(NS, "k", {"text": MARKER})
         before = raw_data(target)
-        context = reader.saver._context
         with pytest.raises((KeyMismatch, DecodeError), match="encryption=") as raised:
             if call == "get":
                 await reader.get(NS, "k")
@@ -429,9 +396,7 @@ async def test_a_plain_store_refuses_an_encrypted_partition_and_the_reverse(targ
             elif call == "query":
                 await reader.search(NS, query="x")
             elif call == "import":
-                item = writing.StoredItem(NS, "more", {"text": "new"}, 1000, 2000, 0, 0, 10)
-                made = writing.as_import(context, item, 0)
-                await ran(reader, writing.import_items(context, made.partition, [made], "ab" * 8))
+                await import_items(reader, StoredItem(NS, "more", {"text": "new"}, 1000, 2000, 0, 0, 10))
             else:
                 options = {"if_version": {"if_version": 0}, "put": {"index": False}, "vectors": {}}[call]
                 await reader.put(NS, "new", {"text": "x"}, **options)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -21,33 +22,25 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.store.base import PutOp
 from tests.support.seeds import seeds
 from tests.support.servers import TARGETS, has_modules
-from tests.support.stores import check_partition, later, members
+from tests.support.stores import check_partition, import_items, later, members
 from tests.support.uniform import Target, Uniform
-from tests.support.wrappers import Around, Meanwhile, ran
+from tests.support.wrappers import Around, Meanwhile
 
 from redis_saver import DecodeError, IndexNotBuilt, RedisStore, UnsupportedServer
 from redis_saver._cli.main import main
 from redis_saver._common.store_names import StoreKeyspace, document_keys
 from redis_saver._store import scripts
 from redis_saver._engine.requests import Call
-from redis_saver._store import server_search, writing
+from redis_saver._store import server_search
+from redis_saver._store.writing import StoredItem
 
 pytestmark = pytest.mark.plain("the server cannot search in vectors that are sealed")
 
 NS = ("memories", "user-1")
 FRUIT = ["apple pie", "apple tart", "pear cake", "plum jam", "apple juice", "zero", "zero too"]
-HERE = pytest.mark.parametrize(
-    "target_name",
-    [
-        pytest.param(
-            "search",
-            marks=pytest.mark.skipif(
-                not has_modules(),
-                reason="no server with vector search: REDIS_SAVER_STACK_URL, or redis-stack-server on the PATH, or its wheel",
-            ),
-        )
-    ],
-)
+WHY = "no server with vector search: REDIS_SAVER_STACK_URL, or redis-stack-server on the PATH, or its wheel"
+MARKS = pytest.mark.skipif(not has_modules(), reason=WHY)
+HERE = pytest.mark.parametrize("target_name", [pytest.param("search", marks=MARKS)])
 ANYWHERE = pytest.mark.parametrize("target_name", [name for name in TARGETS if name not in ("cluster", "lua54")])
 
 
@@ -82,10 +75,8 @@ async def same(store: Uniform, plain: Uniform, query: str, *prefixes: tuple[str,
     for prefix in prefixes or ((), NS[:1], NS, (*NS, "deep")):
         for limit, offset in ((1, 0), (3, 2), (1000, 0)):
             page = {"query": query, "limit": limit, "offset": offset, **more}
-            assert found(await store.search(prefix, **page)) == found(await plain.search(prefix, **page)), (
-                prefix,
-                page,
-            )
+            mine, exact = found(await store.search(prefix, **page)), found(await plain.search(prefix, **page))
+            assert mine == exact, (prefix, page)
 
 
 async def furnish(store: Uniform) -> None:
@@ -338,10 +329,8 @@ async def test_an_import_updates_the_documents(store: Uniform, plain: Uniform, t
     await furnish(store)
     for number, writer in enumerate((store, target.store())):
         key = FRUIT[number]
-        context, version = writer.saver._context, (await store.get(NS, key)).version
-        item = writing.StoredItem(NS, key, {"text": key}, 10, 20, 0, 0, 0)
-        one = writing.as_import(context, item, version)
-        assert await ran(writer, writing.import_items(context, one.partition, [one], writing.new_put())) == []
+        item = StoredItem(NS, key, {"text": key}, 10, 20, 0, 0, 0)
+        assert await import_items(writer, item, expected=(await store.get(NS, key)).version) == []
         check_documents(target)
     await same(store, plain, "apple")
 
@@ -404,14 +393,12 @@ async def test_setup_and_build_index_cover_earlier_items(target: Target, model: 
 async def test_writes_during_setup_get_documents(target: Target, model: Model, plain: Uniform) -> None:
     await plain.batch([PutOp(NS, f"{number}", {"text": f"apple {number}"}) for number in range(450)])
     store, other = target.store(index=model.index(fields=["text"], search="server")), target.store()
-    calls = 0
+    numbers = itertools.count(1)
 
     def act(request: Any) -> Callable[[], Any] | None:
-        nonlocal calls
         if not isinstance(request, Call) or request.script is not scripts.DOCUMENT_ITEMS:
             return None
-        calls += 1
-        number = calls
+        number = next(numbers)
 
         async def write() -> None:
             writer = RedisStore(target.raw, prefix=target.prefix, index=model.index(fields=["text"]))
@@ -423,7 +410,7 @@ async def test_writes_during_setup_get_documents(target: Target, model: Model, p
 
     Meanwhile(store.saver, act, act)
     await store.setup()
-    assert calls == 2 * 5
+    assert next(numbers) == 2 * 5 + 1
     check_documents(target)
     await same(store, plain, "pear 3", NS)
     await other.delete_namespace(NS)
@@ -506,13 +493,7 @@ async def test_calls_take_one_or_two_round_trips(target: Target, model: Model, s
     await furnish(store)
     client = target.client()
     counted = target.store(client=client, index=model.index(fields=["text"], search="server"))
-    counter = Counted(client)
-
-    async def trips(call: Any) -> int:
-        counter.take()
-        await call
-        return len([one for one in counter.take() if one not in ("EVAL", "HELLO")])
-
+    trips = Counted(client).trips
     assert await trips(counted.put(NS, "k", {"text": "apple"})) == 1
     assert await trips(counted.put(NS, "k", {"text": "pear"}, ttl=5)) == 1
     assert await trips(counted.get(NS, "k")) == 1

@@ -20,9 +20,8 @@ async def counted(target: Target) -> tuple[Uniform, Counted]:
     client = target.client()
     store = target.store(client=client)
     await store.put(("warm", "up"), "k", {"n": 1})
-    await store.batch(
-        [GetOp(("warm", "up"), "k"), SearchOp(("warm", "up")), SearchOp(("warm",), {"n": 1}), ListNamespacesOp()]
-    )
+    reads = [GetOp(("warm", "up"), "k"), SearchOp(("warm", "up")), SearchOp(("warm",), {"n": 1}), ListNamespacesOp()]
+    await store.batch(reads)
     await store.delete(("warm", "up"), "k")
     await store.put(NS, "k", {"n": 1})
     await store.delete_namespace(("none", "there"))
@@ -31,14 +30,8 @@ async def counted(target: Target) -> tuple[Uniform, Counted]:
 
 async def test_calls_take_one_to_three_round_trips(counted: tuple[Uniform, Counted], is_encrypted: bool) -> None:
     """With encryption, a process also asks once for the data key of a partition."""
-    store, counter = counted
-    once = int(is_encrypted)
-
-    async def trips(call: Any) -> int:
-        counter.take()
-        await call
-        return len([one for one in counter.take() if one != "EVAL"])
-
+    (store, counter), once = counted, int(is_encrypted)
+    trips = counter.trips
     assert await trips(store.put(NS, "k", {"n": 2})) == 1
     assert await trips(store.put(NS, "l", {"n": 2}, ttl=5, if_version=0)) == 1
     assert await trips(store.put(NS, "k", {"n": 2}, index=False)) == 1 + once, "the script keeps only plain vectors"
@@ -55,9 +48,8 @@ async def test_calls_take_one_to_three_round_trips(counted: tuple[Uniform, Count
     assert await trips(store.search((), filter={"n": 2})) == 2
     assert await trips(store.list_namespaces()) == 2
     assert await trips(store.count()) == 2
-    assert await trips(store.put(("memories", "new"), "k", {})) == 3 + once, (
-        "the put is refused, announced, and repeated"
-    )
+    announced = await trips(store.put(("memories", "new"), "k", {}))
+    assert announced == 3 + once, "the put is refused, announced, and repeated"
     assert await trips(store.put(("memories", "new"), "l", {})) == 1
     assert await trips(store.delete_namespace(("memories", "new"))) == 2
     assert await trips(store.delete(NS, "k")) == 2, "after the last item the partition is withdrawn"
@@ -189,13 +181,7 @@ async def test_a_query_takes_one_or_two_round_trips(target: Target) -> None:
     for namespace in (NS, ("memories", "user-2")):
         await store.put(namespace, "k", {"n": 1}, ttl=5)
     await store.search((), query="x")
-    counter = Counted(client)
-
-    async def trips(call: Any) -> int:
-        counter.take()
-        await call
-        return len([one for one in counter.take() if one != "EVAL"])
-
+    trips = Counted(client).trips
     assert await trips(store.search(NS, query="x", refresh_ttl=False)) == 1
     assert await trips(store.search(NS, query="x")) == 2, "a second round trip restarts the TTLs of the found items"
     assert await trips(store.search((), query="x", refresh_ttl=False)) == 2

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 import redis
 from langgraph.store.base import GetOp, PutOp
-from tests.support.proxy import Proxy, proxy, retrying
-from tests.support.servers import TARGETS, Server
-from tests.support.stores import check_sound, members
-from tests.support.uniform import Target, Uniform, encryption
-from tests.support.wrappers import Around, ran
 
 from redis_saver import Conflict, KeyConflict, RedisStore, StoreDamaged, UnsupportedFormat
 from redis_saver._common.store_names import StoreKeyspace
 from redis_saver._store import scripts
-from redis_saver._store.items import encode_value
 from redis_saver._store.index_config import Texts
+from redis_saver._store.items import encode_value
 from redis_saver._store.writing import Write, put
+from tests.support.proxy import Proxy, proxy, retrying  # noqa: F401
+from tests.support.servers import TARGETS
+from tests.support.stores import check_sound, members
+from tests.support.uniform import Target, Uniform, encryption
+from tests.support.wrappers import Around, ran
 
 NS = ("memories", "user-1")
 MEMBER = b"memories\0user-1\0"
@@ -217,29 +217,7 @@ async def test_an_unreachable_server_raises(target: Target, proxy: Proxy) -> Non
             await call(store)
 
 
-@pytest.mark.parametrize("flavour", ["sync"])
-@pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_full_server_refuses_puts_and_answers_reads(target: Target) -> None:
-    server = Server("--maxmemory-policy", "noeviction")
-    full = Target("redis", "sync", server.url, "full")
-    store = full.store(ttl="10m")
-    await furnish(store)
-    await store.put((*NS, "deep"), "l", {"n": 1}, ttl=0.001)
-    await asyncio.sleep(0.1)
-    full.raw.config_set("maxmemory", 1)
-    for call in ("get", "search", "filter", "count", "list"):
-        await ALL[call](store)
-    with pytest.raises(redis.exceptions.OutOfMemoryError):
-        await store.put(NS, "new", {"n": 1})
-    await store.delete((*NS, "deep"), "k")
-    assert await store.delete_namespace(NS) == 3
-    full.raw.config_set("maxmemory", 0)
-    await furnish(store)
-    check_sound(full)
-    server.stop()
-
-
-def write_for_ever(url: str, prefix: str, number: int, is_encrypted: bool) -> None:
+def write_for_ever(number: int, url: str, prefix: str, is_encrypted: bool) -> None:
     setting = encryption() if is_encrypted else None
     options = {"client_name": prefix}
     with RedisStore.from_conn_string(url, prefix=prefix, encryption=setting, client_options=options) as store:
@@ -255,11 +233,8 @@ def write_for_ever(url: str, prefix: str, number: int, is_encrypted: bool) -> No
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("target_name", ["redis"])
 async def test_killed_writers_leave_each_batch_whole_and_reachable(target: Target) -> None:
-    context = multiprocessing.get_context("spawn")
-    given = target.url, target.prefix
-    writers = [
-        context.Process(target=write_for_ever, args=(*given, number, target.is_encrypted)) for number in range(4)
-    ]
+    context, given = multiprocessing.get_context("spawn"), (target.url, target.prefix, target.is_encrypted)
+    writers = [context.Process(target=write_for_ever, args=(number, *given)) for number in range(4)]
     for writer in writers:
         writer.start()
     deadline = time.monotonic() + 60
@@ -286,13 +261,16 @@ async def test_killed_writers_leave_each_batch_whole_and_reachable(target: Targe
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("target_name", ["redis"])
 async def test_a_store_works_in_a_forked_child(target: Target) -> None:
+    """The child starts with an empty cache."""
     store = target.store().saver
     store.put(NS, "k", {"n": 1})
     assert len(store.search(NS, filter={"n": 1})) == 1
     read, write = os.pipe()
     if (child := os.fork()) == 0:
+        is_empty, was = store.stats().cache_bytes == 0, store.get(NS, "k").value
         store.put(NS, "k", {"n": 2})
-        os.write(write, b"ok" if store.search(NS, filter={"n": 2}) else b"no")
+        found = store.search(NS, filter={"n": 2})
+        os.write(write, b"ok" if is_empty and was == {"n": 1} and found else b"no")
         os._exit(0)
     os.waitpid(child, 0)
     assert os.read(read, 2) == b"ok"
@@ -323,13 +301,8 @@ def others(target: Target) -> RedisStore:
     return made
 
 
-@pytest.mark.parametrize("value", [{"n": 1}, {"text": "x" * 5000}])
-@pytest.mark.parametrize("ttl", [None, 100])
-@pytest.mark.parametrize("puts", [1, 15])
-@pytest.mark.by_turns
-async def test_a_resent_compare_and_set_succeeds_after_up_to_15_puts(
-    target: Target, value: Any, ttl: Any, puts: int
-) -> None:
+async def put_amid(target: Target, puts: int, value: Any = None, ttl: Any = None) -> Uniform:
+    """Put with `if_version`, and put the item in between as often. Returns the store."""
     store, other = target.store(), others(target)
     await store.put(NS, "k", {"n": 0})
 
@@ -338,7 +311,18 @@ async def test_a_resent_compare_and_set_succeeds_after_up_to_15_puts(
             other.put(NS, "k", {"n": 10 + number}, if_version=other.get(NS, "k").version)  # type: ignore[union-attr]
 
     sent_twice(store, build)
-    await store.put(NS, "k", value, ttl=ttl, if_version=(await store.get(NS, "k")).version)
+    await store.put(NS, "k", value or {"n": 1}, ttl=ttl, if_version=(await store.get(NS, "k")).version)
+    return store
+
+
+@pytest.mark.parametrize("value", [{"n": 1}, {"text": "x" * 5000}])
+@pytest.mark.parametrize("ttl", [None, 100])
+@pytest.mark.parametrize("puts", [1, 15])
+@pytest.mark.by_turns
+async def test_a_resent_compare_and_set_succeeds_after_up_to_15_puts(
+    target: Target, value: Any, ttl: Any, puts: int
+) -> None:
+    store = await put_amid(target, puts, value, ttl)
     assert (await store.get(NS, "k")).value == {"n": 9 + puts}
     check_sound(target)
 
@@ -365,16 +349,8 @@ async def test_a_resent_batch_of_compare_and_sets_succeeds(target: Target) -> No
 
 
 async def test_a_resent_compare_and_set_raises_conflict_after_16_puts(target: Target) -> None:
-    store, other = target.store(), others(target)
-    await store.put(NS, "k", {"n": 0})
-
-    def build() -> None:
-        for number in range(16):
-            other.put(NS, "k", {"n": number}, if_version=other.get(NS, "k").version)  # type: ignore[union-attr]
-
-    sent_twice(store, build)
     with pytest.raises(Conflict, match="may have been written before"):
-        await store.put(NS, "k", {"n": 9}, if_version=(await store.get(NS, "k")).version)
+        await put_amid(target, 16)
     check_sound(target)
 
 
