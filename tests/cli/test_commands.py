@@ -8,41 +8,38 @@ import operator
 import os
 import re
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, TypedDict
 
 import psycopg
 import pytest
-import redis
-from tests.support.acl import acl_rule
-from tests.support.factories import checkpoint, config
-from tests.support.inspecting import talking
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.base import ERROR, INTERRUPT
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Send
-from tests.support.servers import valkey_binary, Server, url_of
-from tests.support.wrappers import DriverWrapper
 from typer.main import get_command
 
 from redis_saver import RedisSaver, TieredSaver
 from redis_saver._checkpoint.threads import ANY
 from redis_saver._cli import screen, servers
-from redis_saver._inspector import health
-from redis_saver._migrate import opening
-from redis_saver._tiered.thread_info import Damaged, threads_of
 from redis_saver._cli.app import app
 from redis_saver._cli.main import main
 from redis_saver._engine.requests import Batch
+from redis_saver._inspector import health
+from redis_saver._migrate import opening
+from redis_saver._tiered.thread_info import Damaged, threads_of
 from redis_saver.errors import ClusterMoving, ThreadDamaged
+from tests.support.acl import ROOT, acl_rule
+from tests.support.commands import run_python
+from tests.support.factories import checkpoint, config
+from tests.support.inspecting import orphan, talking
+from tests.support.servers import Server, url_of, valkey_binary
+from tests.support.wrappers import Around
 
 EVIL = "evil\x1b[31m\nname"
-ROOT = Path(__file__).parents[2]
 
 
 class Log(TypedDict):
@@ -56,12 +53,14 @@ class Place:
         self.saver, self.url, self.prefix, self._capsys = saver, url, prefix, capsys
         self.err = ""
 
-    def put(self, thread: str, number: int, parent: int | None = None, ns: str = "", **values: Any) -> dict[str, Any]:
-        """Put a checkpoint whose id and versions are a number."""
-        made = checkpoint(values, dict.fromkeys(values, f"{number}"), checkpoint_id=f"{number:03}")
+    def put(self, thread: str, number: int | str, parent: int | None = None, ns: str = "", **values: Any) -> Any:
+        """Put a checkpoint whose versions are its id. A number also is its step, and its id in three digits."""
+        step, name = (number, f"{number:03}") if isinstance(number, int) else (1, number)
+        made = checkpoint(values, dict.fromkeys(values, f"{number}"), checkpoint_id=name)
         made["versions_seen"] = {"node": {"n": f"{number}"}}
         where = config(thread, ns, None if parent is None else f"{parent:03}")
-        return self.saver.put(where, made, {"source": "loop", "step": number, "parents": {}}, made["channel_versions"])  # type: ignore[return-value]
+        about: Any = {"source": "loop", "step": step, "parents": {}}
+        return self.saver.put(where, made, about, made["channel_versions"])
 
     def live(self, thread: str = "talk") -> None:
         """Make a thread with a fork, an interrupt and a subgraph call."""
@@ -86,10 +85,25 @@ class Place:
     def json(self, command: str, *words: str) -> list[Any]:
         return [json.loads(line) for line in self.run(command, *words, "--json").splitlines()]
 
+    def raw(self) -> Any:
+        return self.saver._driver.client
+
+    def break_index(self, thread: str) -> None:
+        self.raw().delete(self.saver._context.keyspace.keys(thread).index_key)
+
     def refused(self, command: str, *words: str) -> str:
         assert self.run(command, *words, code=2) == ""
         assert self.err.count("\n") == 1 and self.err.startswith("redis-saver: "), self.err
         return self.err
+
+
+@contextmanager
+def place_on(server: Server, capsys: pytest.CaptureFixture[str], url: str = "") -> Iterator[Place]:
+    """A place on a server of the test's own."""
+    url = url or server.url
+    with RedisSaver.from_conn_string(url) as saver:
+        yield Place(saver, url, "langgraph", capsys)
+    server.stop()
 
 
 @pytest.fixture
@@ -137,19 +151,20 @@ def test_threads_are_listed_filtered_and_sorted(place: Place) -> None:
 
 @pytest.mark.parametrize("error", [ThreadDamaged("gone"), ClusterMoving("a slot is moving")])
 def test_a_server_error_is_not_reported_as_damage(place: Place, error: Exception) -> None:
-    class Failing(DriverWrapper):
-        def around(self, request: Any) -> Any:
-            if isinstance(request, Batch):
-                raise error
-            return (yield request)
+    def failing(request: Any) -> Any:
+        if isinstance(request, Batch):
+            raise error
+        return (yield request)
 
     place.put("a", 1, n=1)
-    found = Failing(place.saver._driver).stream(threads_of(place.saver._context, ANY))
-    if isinstance(error, ThreadDamaged):
-        assert [one.thread_id for one in found if isinstance(one, Damaged)] == ["a"]
-    else:
-        with pytest.raises(ClusterMoving):
-            list(found)
+    with RedisSaver.from_conn_string(place.url, prefix=place.prefix) as saver:
+        Around(saver, failing)
+        found = saver._driver.stream(threads_of(saver._context, ANY))
+        if isinstance(error, ThreadDamaged):
+            assert [one.thread_id for one in found if isinstance(one, Damaged)] == ["a"]
+        else:
+            with pytest.raises(ClusterMoving):
+                list(found)
 
 
 def test_show_prints_a_thread_and_a_checkpoint(place: Place) -> None:
@@ -167,6 +182,9 @@ def test_show_prints_a_thread_and_a_checkpoint(place: Place) -> None:
     assert "n (str): 'evil\\x1b[31m\\nname'\n" in place.run("show", "talk", "003", "--values")
     assert "n (str): msgpack b'\\xaeevil\\x1b[31m\\nname'\n" in place.run("show", "talk", "003", "--raw")
     assert "inner  int  1" in place.run("show", "talk", "--ns", "sub:1")
+    for name in ("005", "05"):  # the id alone finds it, too
+        (shown,) = place.json("show", "talk", name)
+        assert shown["checkpoint"]["channels"] == {"inner": 1}
     (one,) = place.json("show", "talk", "002")
     assert one["checkpoint"]["channels"]["messages"][1]["content"] == "hello"
     assert (one["checkpoint"]["parent"], one["checkpoint"]["metadata"]["step"]) == ("001", 2)
@@ -194,9 +212,8 @@ def test_tree_draws_the_forks_of_each_namespace(place: Place) -> None:
     assert place.run("tree", "talk", "--limit", "1").count("\n") == 2 and "--limit" in place.err
     place.put(EVIL, 1, 2, n=1)
     place.put(EVIL, 2, 1, n=1)
-    assert [one["checkpoint_id"] for one in place.json("tree", EVIL)] == ["002", "001"], (
-        "two checkpoints that name each other as parent are both shown"
-    )
+    shown = [one["checkpoint_id"] for one in place.json("tree", EVIL)]
+    assert shown == ["002", "001"], "two checkpoints that name each other as parent are both shown"
 
 
 def test_tree_shows_a_turn_or_those_with_a_text(place: Place) -> None:
@@ -269,10 +286,10 @@ def test_tables_fit_the_terminal_and_shorten_ids_first(
     first, second = "1f1e89a5-dd16-6c72-bfff-9e80a1f37b1e", "1f1e89a5-dd16-6c72-bfff-9e80a1f37b1f"
     long = "x" * 300
     for thread_id in (long, "short"):
-        for each in (first, second):
-            made = checkpoint({"n": 1}, {"n": each[-1]}, checkpoint_id=each)
-            where = config(thread_id, "", first if each == second else None)
-            place.saver.put(where, made, {"source": "loop", "step": 1, "parents": {}}, made["channel_versions"])
+        place.put(thread_id, first, n=1)
+        made = checkpoint({"n": 1}, {"n": second}, checkpoint_id=second)
+        about: Any = {"source": "loop", "step": 1, "parents": {}}
+        place.saver.put(config(thread_id, "", first), made, about, made["channel_versions"])
         place.saver.put_writes(config(thread_id, "", second), [("n", long)], "t" * 36)
 
     def lines(*words: str) -> list[str]:
@@ -302,9 +319,8 @@ def test_tables_fit_the_terminal_and_shorten_ids_first(
 def test_diff_prints_changed_channels(place: Place) -> None:
     place.live()
     assert place.run("diff", "talk", "001", "002") == ("       what  before  after\nadded  messages.m2  ai: hello\n")
-    assert place.run("diff", "talk", "001", "003") == (
-        "         what  before  after\nchanged  n  1  'evil\\x1b[31m\\nname'\n"
-    )
+    changed = "changed  n  1  'evil\\x1b[31m\\nname'\n"
+    assert place.run("diff", "talk", "001", "003") == f"         what  before  after\n{changed}"
     assert place.run("diff", "talk", "004") == "no channel differs\n"
     (one,) = place.json("diff", "talk", "001", "002")
     assert one["channels"][0]["changes"][0]["path"] == ["m2"]
@@ -370,7 +386,8 @@ def test_ttl_pin_and_unpin_change_the_expiry(place: Place) -> None:
     assert place.json("pin", "b", "a") == [{"thread_id": "b", "pinned": True}, {"thread_id": "a", "pinned": True}]
     assert place.json("unpin", "b", "a", "b") == [{"thread_id": name, "pinned": False} for name in "ba"]
     assert not any(info.pinned for info in place.saver.threads())
-    assert place.run("ttl", "b", "none") == "b expires: never\n"
+    assert place.run("ttl", "b", "7d") and not place.err
+    assert place.run("ttl", "b", "none") == "b expires: never\n" and "stays forever" in place.err
     assert "'nobody' is not there" in place.refused("ttl", "nobody", "1h")
 
 
@@ -386,13 +403,9 @@ def test_delete_needs_a_confirmation(place: Place, monkeypatch: pytest.MonkeyPat
         assert place.err.startswith("a: 1 checkpoint, ") and "'evil\\x1b[31m\\nname': 1 checkpoint, " in place.err
         assert {info.thread_id for info in place.saver.threads()} == left
     place.put("half", 1, n=1)
-    _raw(place).delete(place.saver._context.keyspace.keys("half").index_key)
+    place.break_index("half")
     assert place.run("delete", "half", "nobody", "--yes", code=1) == "deleted: half\n"
     assert place.err == "not deleted: nobody: it is not there\n"
-
-
-def _raw(place: Place) -> Any:
-    return redis.Redis.from_url(place.url)
 
 
 def test_prune_removes_checkpoints_only_with_yes(place: Place) -> None:
@@ -410,18 +423,16 @@ def test_prune_removes_checkpoints_only_with_yes(place: Place) -> None:
     assert place.run("prune", "nobody", "a", code=1).startswith("Nothing was removed. --yes removes 1 checkpoint of 1 ")
     assert place.err.startswith("not pruned: nobody: ") and place.err.count("\n") == 1
     place.put("half", 1, n=1)
-    _raw(place).delete(place.saver._context.keyspace.keys("half").index_key)
+    place.break_index("half")
     assert place.run("prune", "--all", "--yes", code=1).startswith("removed: 1 checkpoint of 1 thread, ")
     assert place.err.startswith("not pruned: half: ") and place.err.count("\n") == 1
     place.saver.delete_thread("half")
     other = place.saver._context.keyspace.keys("other").data_key
-    _raw(place).set(other, "of another program")
+    place.raw().set(other, "of another program")
     for command in ("delete other", "prune other", "prune --all"):
         place.run(*command.split(), "--yes", code=1)
-        assert re.fullmatch("not (pruned|deleted): other: .*another program uses the same key names.*\n", place.err), (
-            place.err
-        )
-    _raw(place).delete(other)
+        assert re.fullmatch("not (pruned|deleted): other: .*another program uses the same key names.*\n", place.err)
+    place.raw().delete(other)
     for words in ([], ["a", "--all"], ["--all", "--thread-prefix", "a"], ["--thread-prefix", ""]):
         with pytest.raises(SystemExit, match="2"):
             main(["prune", *words, "--redis", place.url])
@@ -481,14 +492,6 @@ def test_a_copy_until_a_checkpoint_of_a_subgraph_has_nothing_of_what_it_returned
     assert place.saver.check("again").sound
 
 
-def test_a_checkpoint_of_a_subgraph_is_found_by_its_id_alone(place: Place) -> None:
-    place.live()
-    for name in ("005", "05"):
-        (shown,) = place.json("show", "talk", name)
-        assert shown["checkpoint"]["channels"] == {"inner": 1}
-    place.refused("show", "talk", "6")
-
-
 def test_tree_begins_before_a_time(place: Place) -> None:
     """The ids that LangGraph makes are in the order of time."""
     about: Any = {"source": "input", "step": 1, "parents": {}}
@@ -509,25 +512,19 @@ def test_tree_finds_turns_by_their_time(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("delete", "a", "--yes"), ("prune", "a", "--yes"), ("copy", "a", "b"), ("copy", "b", "a", "--replace")]
+    "words",
+    ["delete a --yes", "copy a b", "copy b a --replace", "prune a --yes", "prune b a --yes", "prune --all --yes"],
 )
-def test_changes_that_a_cold_tier_would_undo_are_refused(place: Place, words: tuple[str, ...]) -> None:
-    place.put("a", 1, n=1)
-    place.put("b", 1, n=1)
-    _raw(place).hset(place.saver._context.keyspace.keys("a").data_key, "@cold_backed", "1")
-    place.run(*words, code=2)
-    assert "is also in a cold tier" in place.err and "--postgres URL" in place.err
-    assert {info.thread_id for info in place.saver.threads()} == {"a", "b"}
-
-
-@pytest.mark.parametrize("words", [("b", "a"), ("--all",)])
-def test_prune_does_nothing_if_a_cold_tier_would_undo_a_part(place: Place, words: tuple[str, ...]) -> None:
-    for name in ("a", "b", "c"):
+def test_changes_that_a_cold_tier_would_undo_are_refused(place: Place, words: str) -> None:
+    """Prune does nothing then, also to other threads."""
+    for name in ("a", "b"):
         place.put(name, 1, n=1)
         place.put(name, 2, 1, n=2)
-    _raw(place).hset(place.saver._context.keyspace.keys("a").data_key, "@cold_backed", "1")
-    assert "Nothing was pruned" in place.refused("prune", *words, "--yes")
-    assert [place.saver.get_thread(name).checkpoints for name in "abc"] == [2, 2, 2]
+    place.raw().hset(place.saver._context.keyspace.keys("a").data_key, "@cold_backed", "1")
+    place.run(*words.split(), code=2)
+    assert "is also in a cold tier" in place.err and "--postgres URL" in place.err
+    assert "Nothing was pruned" in place.err or not words.startswith(("prune b", "prune --all"))
+    assert {info.thread_id: info.checkpoints for info in place.saver.threads()} == {"a": 2, "b": 2}
 
 
 def test_commands_show_and_delete_threads_of_both_tiers(place: Place, database: str, empty_database: str) -> None:
@@ -556,7 +553,7 @@ def test_commands_show_and_delete_threads_of_both_tiers(place: Place, database: 
             assert [one["tier"] for one in place.json("threads", name, *cold_words)] == ["hot"], "cold cannot have it"
             place.saver.delete_thread(name)
         place.put(EVIL, 1, n=1)
-        _raw(place).delete(place.saver._context.keyspace.keys(EVIL).index_key)
+        place.break_index(EVIL)
         rows = place.run("threads", *cold_words, code=1).splitlines()[1:]
         assert {one.split()[0] for one in rows} == {"a", "b"}, "a damaged thread does not hide the others"
         assert place.err.startswith("damaged: 'evil\\x1b[31m\\nname': ") and place.err.count("\n") == 2
@@ -621,7 +618,7 @@ def test_a_prefix_without_threads_is_reported(place: Place) -> None:
 
 def test_doctor_reports_nested_prefixes(place: Place) -> None:
     """An ACL rule `~prefix:*` for one of them also covers the other."""
-    raw = place.saver._driver.client
+    raw = place.raw()
 
     def found() -> list[tuple[str, str]]:
         return [(one["what"], one["remedy"]) for one in place.json("doctor") if one["about"] == "prefixes"]
@@ -676,30 +673,24 @@ def test_doctor_names_busy_threads_of_a_cluster(capsys: pytest.CaptureFixture[st
     counting = "--cluster-enabled", "yes", "--cluster-slot-stats-enabled", "yes"
     server = Server(*counting, "--slowlog-log-slower-than", "-1", program=valkey_binary())
     server.client().execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-    url = f"redis+cluster://127.0.0.1:{server.port}?protocol={protocol}"
-    with RedisSaver.from_conn_string(url) as saver:
-        place = Place(saver, url, "langgraph", capsys)
+    with place_on(server, capsys, f"redis+cluster://127.0.0.1:{server.port}?protocol={protocol}") as place:
         place.put("quiet", 1, n=1)
         for number in range(10):
             place.put(EVIL, number, n=[f"{number} {each}" for each in range(20_000)])
-            list(saver.list(config(EVIL)))
+            list(place.saver.list(config(EVIL)))
         (busy,) = (one["what"] for one in place.json("doctor") if one["about"] == "busy threads")
         assert re.fullmatch(r"slot \d+ had \d\d% of its primary's traffic: 'evil\\x1b\[31m\\nname'", busy)
         assert "may not call" not in place.run("doctor")
-    server.stop()
 
 
 def test_a_read_only_user_can_run_the_reading_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    server = Server()
-    with RedisSaver.from_conn_string(server.url) as saver:
-        place = Place(saver, server.url, "langgraph", capsys)
+    with place_on(Server(), capsys) as place:
         place.live()
-        server.client().execute_command(*acl_rule("reader", "docs/queries.md").split())
-        place.url = server.url.replace("//", "//reader:secret@")
+        place.raw().execute_command(*acl_rule("reader", "docs/queries.md").split())
+        place.url = place.url.replace("//", "//reader:secret@")
         looks = ("threads", "show talk", "tree talk", "diff talk 001", "writes talk", "history talk n", "ttl talk")
         for words in (*looks, "stats", "doctor"):
             assert place.run(*words.split()), words
-    server.stop()
 
 
 def test_commands_show_the_owner_of_a_thread(place: Place) -> None:
@@ -709,10 +700,7 @@ def test_commands_show_the_owner_of_a_thread(place: Place) -> None:
         assert "worker" not in place.run("threads", "--free")
         assert re.search(r"^owner +worker.*of the lease left$", place.run("show", "a"), re.MULTILINE)
         assert ("ok", "owners") in {(one["severity"], one["about"]) for one in place.json("doctor")}
-        key = place.saver._context.keyspace.owner_key("a")
-        raw = place.saver._driver.client
-        record = raw.get(key).split(b" ", 2)
-        raw.set(key, b" ".join([record[0], b"1", record[2]]))  # the lease expired long ago
+        orphan(place.saver, "a")
         assert "worker\\x1b[31m 7, run 'r\\x1b', lease ended " in place.run("show", "a")
         listed = place.run("threads")
         assert re.search(r"^a +orphaned .*worker.* 7, run 'r\\x1b', lease ended AGO$", listed, re.MULTILINE), listed
@@ -729,19 +717,17 @@ def test_doctor_reports_each_problem_with_its_remedy(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server("--maxmemory-policy", "allkeys-lru", "--maxmemory", "100mb")
-    raw, url = server.client(), server.url
-    with RedisSaver.from_conn_string(url) as saver:
-        place = Place(saver, url, "langgraph", capsys)
+    with place_on(server, capsys) as place:
+        saver, raw = place.saver, place.raw()
         for name in ("a", EVIL):
             place.put(name, 1, n=1)
-        raw.delete(saver._context.keyspace.keys(EVIL).index_key)
+        place.break_index(EVIL)
         behind = TieredSaver(saver, InMemorySaver(), mode="write-behind", flusher=False)
         behind.get_tuple(config("dirty"))
         made = checkpoint({"n": "x"})
         behind.put(config("dirty"), made, {}, made["channel_versions"])
-        monkeypatch.setattr(health, "_SLOW", 0)
-        monkeypatch.setattr(health, "_LATE", -1)
-        monkeypatch.setattr(health, "_FULL", 0)
+        for name, limit in (("_SLOW", 0), ("_LATE", -1), ("_FULL", 0)):
+            monkeypatch.setattr(health, name, limit)
         raw.config_set("slowlog-log-slower-than", 0)
         list(saver.threads("a"))
         said = [json.loads(line) for line in place.run("doctor", "--json", code=1).splitlines()]
@@ -756,72 +742,58 @@ def test_doctor_reports_each_problem_with_its_remedy(
         assert [one["thread_id"] for one in map(json.loads, place.run("threads", "--json", code=1).splitlines())] != []
         assert place.err.startswith("damaged: 'evil\\x1b[31m\\nname': ") and place.err.count("\n") == 1
         assert (place.json("stats")[0]["threads"]["damaged"], place.json("stats")[0]["threads"]["backlog"]) == (1, 1)
-        raw.execute_command(
-            *"ACL SETUSER narrow on >secret ~langgraph:* +evalsha +eval +scan +exists +hget +hmget +zcard +zrange +time +zscore "
-            "+zlexcount +zrangebylex +zrevrangebylex +pttl".split()
-        )
-        place.url = url.replace("//", "//narrow:secret@")
-        rights = {
-            one["what"]
-            for one in map(json.loads, place.run("doctor", "--json", code=1).splitlines())
-            if one["about"] == "rights"
-        }
-        assert len(rights) == 3 and all("may not call" in one for one in rights)
+        may = "evalsha eval scan exists hget hmget zcard zrange time zscore zlexcount zrangebylex zrevrangebylex pttl"
+        rights = [f"+{command}" for command in may.split()]
+        raw.execute_command("ACL", "SETUSER", "narrow", "on", ">secret", "~langgraph:*", *rights)
+        place.url = place.url.replace("//", "//narrow:secret@")
+        said = [json.loads(line) for line in place.run("doctor", "--json", code=1).splitlines()]
+        lacking = {one["what"] for one in said if one["about"] == "rights"}
+        assert len(lacking) == 3 and all("may not call" in one for one in lacking)
         assert "This user lacks a right: redis-saver docs operations#rights" in place.refused("ttl", "a", "1h")
         assert re.search("^backlog +1$", place.run("stats"), re.MULTILINE) and "may not call INFO" in place.err
-    server.stop()
+
+
+def pausing(monkeypatch: pytest.MonkeyPatch, times: int, act: Callable[[int], Any] = lambda _: None) -> list[float]:
+    """Let something happen in each pause of a command, and interrupt the last one. Returns the pauses."""
+    pauses = list[float]()
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == times:
+            raise KeyboardInterrupt
+        act(len(pauses))
+
+    monkeypatch.setattr(screen.time, "sleep", sleep)
+    return pauses
 
 
 @pytest.mark.parametrize("command", ["threads", "stats"])
 def test_watch_repeats_until_it_is_interrupted(place: Place, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place.put("a", 1, n=1)
-    pauses = list[float]()
-
-    def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(screen.time, "sleep", sleep)
+    pauses = pausing(monkeypatch, 2)
     assert len(place.run(command, "--watch", "--json", code=130).splitlines()) == 2 and pauses == [2, 2]
 
 
 def test_watched_threads_show_what_came_since(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.put("a", 1, n=1)
-    pauses = list[float]()
-
-    def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 2:
-            raise KeyboardInterrupt
-        place.put("a", 2, n=2)
-        place.put("b", 1, n=1)
-
-    monkeypatch.setattr(screen.time, "sleep", sleep)
+    pausing(monkeypatch, 2, lambda _: (place.put("a", 2, n=2), place.put("b", 1, n=1)))
     said = place.run("threads", "--watch", code=130)
-    assert re.search(r"^a .* 2 \(\+1\)  ", said, re.MULTILINE) and re.search(
-        r"^b .* 1 \(\+1\)  ", said, re.MULTILINE
-    ), said
+    for shown in (r"^a .* 2 \(\+1\)  ", r"^b .* 1 \(\+1\)  "):
+        assert re.search(shown, said, re.MULTILINE), said
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_stats_shows_trends_while_it_is_watched(
     place: Place, is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    name, pauses = "long" * 40, list[float]()
+    name = "long" * 40
     place.put(name, 1, n=1)
     if is_terminal:
         monkeypatch.setenv("FORCE_COLOR", "1")
         monkeypatch.setenv("COLUMNS", "80")
         monkeypatch.setenv("TERM", "xterm-256color")
 
-    def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 30:
-            raise KeyboardInterrupt
-        place.put(f"{name}{len(pauses)}", 1, n=1)
-
-    monkeypatch.setattr(screen.time, "sleep", sleep)
+    pausing(monkeypatch, 30, lambda number: place.put(f"{name}{number}", 1, n=1))
     assert main(["stats", "--watch", "--redis", place.url, "--prefix", place.prefix]) == 130
     said = capsys.readouterr().out
     *_, last = said.split("\x1b[2J" if is_terminal else "trend\n")
@@ -875,6 +847,12 @@ def test_help_and_documentation_name_every_option(name: str, capsys: pytest.Capt
         (["threads", "--expires-within", "soon"], "write a duration"),
         (["show"], "THREAD"),
         (["ttl", "a", "soon"], "write a duration"),
+        (["ttl", "a", "soon"], "DURATION: 'soon'"),
+        (["prune", "a", "--older-than", "x"], "'--older-than': 'x'"),
+        (["prune", "a", "--keep-last", "0"], "'--keep-last'"),
+        (["threads", "--expires-within", "x"], "'--expires-within': 'x'"),
+        (["threads", "--pinned", "--not-pinned"], "--pinned and --not-pinned: give one"),
+        (["threads", "--clean", "--dirty"], "--dirty and --clean: give one"),
         (["delete", "a", "redis://me:hunter2@host", "--bogus"], "--bogus"),
         (["show", "a", "b", "redis://me:hunter2@host"], "//host"),
     ],
@@ -896,26 +874,16 @@ def test_a_bad_url_gives_a_one_line_error(
     url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("REDIS_URL", raising=False)
-    for command in (
-        ["threads"],
-        ["tree", "x"],
-        ["pin", "x"],
-        ["doctor"],
-        ["stats"],
-        ["check", "x"],
-        ["forget", "--thread", "x"],
-    ):
-        assert main([*command, *(["--redis", url] if url else [])]) == 2
+    for command in ("threads", "tree x", "pin x", "doctor", "stats", "check x", "forget --thread x"):
+        assert main([*command.split(), *(["--redis", url] if url else [])]) == 2
         err = capsys.readouterr().err
         assert err.count("\n") == 1 and "secret" not in err, err
 
 
-def process(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "REDIS_URL": url_of("redis"), "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", **environment}
-    env.pop("FORCE_COLOR", None) if "FORCE_COLOR" not in environment else None
-    return subprocess.run(
-        [sys.executable, *words], env=env, capture_output=True, text=True, encoding="utf-8", timeout=120
-    )
+def process(*words: str, **environment: str) -> Any:
+    environment = {"REDIS_URL": url_of("redis"), "TERM": "xterm-256color", **environment}
+    inherited = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
+    return run_python(*words, environment={**inherited, **environment})
 
 
 def test_a_process_handles_colors_encodings_and_completion(place: Place) -> None:
@@ -926,14 +894,10 @@ def test_a_process_handles_colors_encodings_and_completion(place: Place) -> None
     assert "\x1b" not in done.stdout and "\x1b[33minterrupted" in coloured.stdout
     ascii_only = process("-m", "redis_saver", "tree", "talk", "--prefix", place.prefix, PYTHONIOENCODING="ascii")
     assert ascii_only.returncode == 0 and "?  -2  001" in re.sub(" {2,}", "  ", ascii_only.stdout), ascii_only.stderr
-    completed = process(
-        "-m", "redis_saver", _REDIS_SAVER_COMPLETE="complete_bash", COMP_WORDS="redis-saver thr", COMP_CWORD="1"
-    )
-    assert completed.stdout.split() == ["threads"]
-    missing = process(
-        "-c",
-        "import sys; sys.modules['typer'] = None\nfrom redis_saver._cli.main import main\nsys.exit(main(['threads']))",
-    )
+    asked = {"_REDIS_SAVER_COMPLETE": "complete_bash", "COMP_WORDS": "redis-saver thr", "COMP_CWORD": "1"}
+    assert process("-m", "redis_saver", **asked).stdout.split() == ["threads"]
+    start = "import sys; sys.modules['typer'] = None\nfrom redis_saver._cli.main import main\n"
+    missing = process("-c", f"{start}sys.exit(main(['threads']))")
     assert missing.returncode == 2 and missing.stderr.count("\n") == 1 and "redis-saver[cli]" in missing.stderr
 
 
@@ -942,8 +906,7 @@ IDS = [f"1f1e89a5-dd16-6c72-bfff-9e80a1f37b{end}" for end in ("1e", "1f", "2f")]
 
 def test_either_end_of_its_id_names_a_checkpoint(place: Place) -> None:
     for number, each in enumerate(IDS):
-        made = checkpoint({"n": number}, {"n": each[-2:]}, checkpoint_id=each)
-        place.saver.put(config("t"), made, {"source": "loop", "step": number, "parents": {}}, made["channel_versions"])
+        place.put("t", each, n=number)
     for part, number in {"b1f": 1, "…a1f37b2f": 2, IDS[0]: 0, IDS[0][:-1] + "e": 0, "2f": 2}.items():
         (shown,) = place.json("show", "t", part)
         assert shown["checkpoint"]["channels"]["n"] == number, part
@@ -954,43 +917,19 @@ def test_either_end_of_its_id_names_a_checkpoint(place: Place) -> None:
         assert f"begin or end with '{part}'" in said and IDS[1] in said and IDS[2] in said
     assert "no checkpoint id of thread 't' begins or ends with '3f'" in place.refused("show", "t", "3f")
     for number in range(20):
-        made = checkpoint({"n": 1}, {"n": f"{number}"}, checkpoint_id=f"{number:03}-many")
-        place.saver.put(config("t"), made, {"source": "loop", "step": 0, "parents": {}}, made["channel_versions"])
+        place.put("t", f"{number:03}-many", n=1)
     assert "20 checkpoints begin or end with 'many'" in place.refused("show", "t", "many")
     assert "and 15 more" in place.refused("diff", "t", "many")
 
 
 def test_the_node_of_a_send_is_shown(place: Place) -> None:
-    builder = StateGraph(Log)
-    builder.add_node("plan", lambda _: {}).add_node("work", lambda _: {"log": ["done"]})
-    builder.add_edge(START, "plan").add_conditional_edges(
-        "plan", lambda _: [Send("work", 1), Send("work", 2)], ["work"]
-    )
+    builder = StateGraph(Log).add_node("plan", lambda _: {}).add_node("work", lambda _: {"log": ["done"]})
+    builder.add_edge(START, "plan")
+    builder.add_conditional_edges("plan", lambda _: [Send("work", 1), Send("work", 2)], ["work"])
     builder.compile(checkpointer=place.saver).invoke({"log": []}, config("t"), durability="sync")
     assert [(one["channel"], one["node"]) for one in place.json("writes", "t")][:2] == [("log", "work")] * 2
     assert [one["ran"] for one in place.json("tree", "t")][-1] == ["work"]
     assert place.run("history", "t", "log").splitlines()[1].split("  ")[3] == "work"
-
-
-def test_errors_name_the_wrong_option_or_argument(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    place.put("t", 1, n=1)
-    for words, said in {
-        ("ttl", "t", "soon"): "DURATION: 'soon'",
-        ("prune", "t", "--older-than", "x"): "'--older-than': 'x'",
-        ("prune", "t", "--keep-last", "0"): "'--keep-last'",
-        ("threads", "--expires-within", "x"): "'--expires-within': 'x'",
-        ("threads", "--pinned", "--not-pinned"): "--pinned and --not-pinned: give one",
-        ("threads", "--clean", "--dirty"): "--dirty and --clean: give one",
-    }.items():
-        with pytest.raises(SystemExit, match="2"):
-            main([*words, "--redis", place.url, "--prefix", place.prefix])
-        assert said in capsys.readouterr().err, words
-
-
-def test_ttl_none_warns_that_the_thread_stays_forever(place: Place) -> None:
-    place.put("t", 1, n=1)
-    assert place.run("ttl", "t", "7d") and not place.err
-    assert place.run("ttl", "t", "none") == "t expires: never\n" and "stays forever" in place.err
 
 
 def test_show_values_prints_one_line_per_message(place: Place) -> None:
@@ -1012,7 +951,8 @@ def test_migrate_prints_a_json_report(place: Place, capsys: pytest.CaptureFixtur
 
 
 def test_check_does_not_advise_deleting_a_foreign_key(place: Place) -> None:
-    redis.Redis.from_url(place.url).set(f"{place.prefix}:{{theirs}}:index", "x")
+    key = f"{place.prefix}:{{theirs}}:index"
+    place.raw().set(key, "x")
     told = place.run("check", "theirs", code=1)
-    redis.Redis.from_url(place.url).delete(f"{place.prefix}:{{theirs}}:index")
+    place.raw().delete(key)
     assert "another program" in told and "delete_thread" not in told

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import subprocess
 import sys
 from collections import Counter
 from contextlib import redirect_stderr, redirect_stdout
@@ -15,6 +14,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
+from tests.support.commands import run_python
 from tests.support.servers import Server, url_of
 
 from redis_saver import RedisSaver, RedisStore
@@ -29,6 +29,8 @@ ROW = re.compile(
     re.MULTILINE,
 )
 STATUS = re.compile(r"^(\d+) checkpoints, ([\d,]+) bytes, (\d+) keys, expires in (\w+)(.*)$", re.MULTILINE)
+
+pytestmark = pytest.mark.xdist_group("demo")  # so it runs once on each server
 
 
 class Run:
@@ -105,9 +107,8 @@ def test_the_thread_grows_by_at_least_the_writes(told: Run) -> None:
 
 
 def test_the_agent_remembers_in_another_thread(told: Run) -> None:
-    found = re.search(
-        r"^\('travellers', '(\w+)'\)  'last booking': {'flight': 'TP 531', 'price': 189}$", told.sections[5], re.M
-    )
+    booking = r"^\('travellers', '(\w+)'\)  'last booking': {'flight': 'TP 531', 'price': 189}$"
+    found = re.search(booking, told.sections[5], re.MULTILINE)
     assert "agent  Welcome back! Last time you booked TP 531." in told.sections[5]
     with RedisStore.from_conn_string(told.url) as store, RedisSaver.from_conn_string(told.url) as saver:
         assert found and store.count(("travellers", found[1])) == 0
@@ -141,9 +142,8 @@ def test_keep_leaves_the_thread_as_shown(kept: Run) -> None:
 
 def test_keep_prints_how_to_read_the_thread(kept: Run, capsys: pytest.CaptureFixture[str]) -> None:
     if kept.url.startswith("redis:"):
-        named = re.findall(
-            rf"^  redis-saver (\w+) {kept.thread} --redis {re.escape(kept.url)}$", kept.out, re.MULTILINE
-        )
+        line = rf"^  redis-saver (\w+) {kept.thread} --redis {re.escape(kept.url)}$"
+        named = re.findall(line, kept.out, re.MULTILINE)
         assert named == ["tree", "show", "inspect"]
         for name in named[:2]:
             assert main([name, kept.thread, "--redis", kept.url]) == 0
@@ -155,8 +155,7 @@ def test_keep_prints_how_to_read_the_thread(kept: Run, capsys: pytest.CaptureFix
 @pytest.mark.parametrize("option", [None, "--no-color"])
 def test_a_process_prints_colors_unless_told_otherwise(option: str | None) -> None:
     environment = {**os.environ, "REDIS_URL": url_of("redis"), "FORCE_COLOR": "1", "TERM": "xterm-256color"}
-    command = [sys.executable, "-m", "redis_saver", "demo", *([option] if option else [])]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=280)
+    done = run_python("-m", "redis_saver", "demo", *([option] if option else []), environment=environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert ("\x1b[" in done.stdout) == (option is None)
     assert url_of("redis") in done.stdout

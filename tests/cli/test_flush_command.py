@@ -13,13 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from tests.support import programs
+from tests.support.commands import ROOT, run_python
 import psycopg
 import pytest
+from tests.support.cases import case
 from tests.support.factories import checkpoint, config
 from langgraph.checkpoint.postgres import PostgresSaver
 from tests.support.proxy import Proxy
@@ -27,7 +28,6 @@ from tests.support.servers import Server, new_database
 from tests.support.tiering import plain, written
 from tests.support.uniform import Uniform
 
-import redis_saver
 from bench.servers import free_port
 from redis_saver import RedisSaver, TieredSaver
 from redis_saver._cli import moving
@@ -38,7 +38,6 @@ from redis_saver import TierStats
 pytestmark = pytest.mark.xdist_group("flush")
 _numbers = itertools.count()
 LEFT = r"(\d+) records are left"
-HERE = Path(redis_saver.__file__).parent.parent
 
 
 @pytest.fixture(scope="module")
@@ -95,18 +94,18 @@ def place(server: Server, postgres: str) -> Iterator[Place]:
 def environment_of(more: dict[str, str]) -> dict[str, str]:
     named = ("REDIS_URL", "POSTGRES_URL", "DATABASE_URL", "LANGGRAPH_AES_KEY")
     kept = {name: value for name, value in os.environ.items() if name not in named}
-    return {**kept, "PYTHONPATH": str(HERE), **more}
+    return {**kept, "PYTHONPATH": str(ROOT), **more}
 
 
 def run(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = ("-m", "redis_saver", "flush", *options)
-    return programs.run(*command, environment=environment_of(environment), folder=HERE)
+    return programs.run(*command, environment=environment_of(environment), folder=ROOT)
 
 
-def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python like a user, with all imports."""
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, env=environment_of({}), capture_output=True, text=True, check=False, timeout=280)
+def keep_lines(stream: Any, to: list[str]) -> None:
+    """Keep the lines of a stream as they come."""
+    for line in stream:
+        to.append(line)
 
 
 class Running:
@@ -119,11 +118,10 @@ class Running:
         with to_out, to_err:
             self.process = programs.Program(
                 "-m", "redis_saver", "flush", *options,
-                environment=environment_of(environment), folder=HERE, out=to_out, err=to_err,
+                environment=environment_of(environment), folder=ROOT, out=to_out, err=to_err,
             )  # fmt: skip
         self._readers = [
-            threading.Thread(target=lambda stream=stream, to=to: to.extend(stream), daemon=True)
-            for stream, to in ((Lines(out, self.out), []), (Lines(err, self.err), []))
+            threading.Thread(target=keep_lines, args=pair, daemon=True) for pair in ((out, self.out), (err, self.err))
         ]
         for reader in self._readers:
             reader.start()
@@ -147,18 +145,6 @@ class Running:
     def flushed(self) -> int:
         found = re.findall(r"flushed (\d+)", self.text)
         return int(found[-1]) if found else 0
-
-
-class Lines:
-    """Keeps the lines of a stream as they come."""
-
-    def __init__(self, stream: Any, to: list[str]) -> None:
-        self._stream, self._to = stream, to
-
-    def __iter__(self) -> Iterator[str]:
-        for line in self._stream:
-            self._to.append(line)
-            yield line
 
 
 @contextmanager
@@ -191,7 +177,7 @@ async def test_once_flushes_all_records(place: Place) -> None:
     assert len(place.thread()) == len(place.thread("another")) == 3
     assert place.thread() == [plain(one) for one in place.hot.list(config())]
     await place.uniform.delete_thread("thread")
-    done = run_python("-m", "redis_saver", "flush", "--once", *place.options("--quiet"))
+    done = run_python("-m", "redis_saver", "flush", "--once", *place.options("--quiet"), environment=environment_of({}))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (place.thread(), len(place.thread("another"))) == ([], 3)
 
@@ -461,27 +447,16 @@ def test_a_wrong_password_is_refused(place: Place, capsys: Any) -> None:
     guarded.stop()
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        ["--interval", "0"],
-        ["--interval", "often"],
-        ["--workers", "0"],
-        ["--timeout", "-1"],
-        ["--timeout", "nan"],
-        ["--timeout", "10x"],
-        ["--interval", "0s"],
-        ["--cold-history", "some"],
-        ["--pause", "--for", "25h"],
-        ["--pause", "--resume"],
-        ["--for", "1h"],
-    ],
+INVALID = (
+    *("--interval 0", "--interval often", "--interval 0s", "--workers 0", "--timeout -1", "--timeout nan"),
+    *("--timeout 10x", "--cold-history some", "--pause --for 25h", "--pause --resume", "--for 1h"),
 )
-def test_invalid_options_are_refused(option: list[str], capsys: Any) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["flush", "--redis", "redis://127.0.0.1:1", *option])
-    assert ended.value.code == 2
-    capsys.readouterr()
+
+
+def test_invalid_options_are_refused(capsys: Any) -> None:
+    for option in INVALID:
+        with case(option), pytest.raises(SystemExit, match="2"):
+            main(["flush", "--redis", "redis://127.0.0.1:1", *option.split()])
 
 
 def test_signal_handlers_are_restored(place: Place, capsys: Any) -> None:
@@ -517,7 +492,7 @@ else:
         sys.modules[name] = None
 assert main(["flush", "--once", "--quiet", *{place.options()!r}]) == 0
 """
-    done = run_python("-c", text)
+    done = run_python("-c", text, environment=environment_of({}))
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "[6]\n" if loaded else "")
 
 

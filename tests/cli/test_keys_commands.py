@@ -52,8 +52,12 @@ class Place:
         assert not any(base64.b64encode(key).decode() in said.out + said.err for key in SECRETS.values())
         return said.out, said.err
 
+    @property
+    def where(self) -> tuple[str, ...]:
+        return "--redis", self.url, "--prefix", self.prefix
+
     def keys(self, command: str, *words: str, code: int = 0) -> Any:
-        out, _ = self.run("keys", command, "--redis", self.url, "--prefix", self.prefix, "--json", *words, code=code)
+        out, _ = self.run("keys", command, *self.where, "--json", *words, code=code)
         return json.loads(out)
 
 
@@ -77,11 +81,9 @@ def test_keys_are_counted_and_rotated(place: Place, monkeypatch: pytest.MonkeyPa
     furnish(place.saver(), "plain")
     expected = seen(place.saver("old"), "a")
     assert place.keys("status") == {**NOTHING, "threads": {"old": 1}, "plain": 1}
-    where = ("--redis", place.url, "--prefix", place.prefix)
-    assert (
-        place.run("keys", "status", *where)[0].split()
-        == f"KEY THREADS PARTITIONS CACHES old 1 0 0 not encrypted: 1 {NOT_COUNTED}".split()
-    )
+    where = place.where
+    table = place.run("keys", "status", *where)[0].split()
+    assert table == f"KEY THREADS PARTITIONS CACHES old 1 0 0 not encrypted: 1 {NOT_COUNTED}".split()
     _, err = place.run("keys", "rotate", *where, code=2)
     assert "write --keys-file FILE, or set REDIS_SAVER_KEYS" in err
     both, new = ("--keys-file", place.file("new", "old")), ("--keys-file", place.file("new"))
@@ -101,7 +103,7 @@ def test_keys_are_counted_and_rotated(place: Place, monkeypatch: pytest.MonkeyPa
 def test_the_primary_key_is_marked(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """So a tenant's key that was put first by mistake is seen before it wraps what others write."""
     furnish(place.saver("old"), "a")
-    given, where = ("--keys-file", place.file("new", "old")), ("--redis", place.url, "--prefix", place.prefix)
+    given, where = ("--keys-file", place.file("new", "old")), place.where
     assert place.keys("status", *given)["primary"] == "new"
     out = place.run("keys", "status", *where, *given)[0]
     assert out.split()[4:12] == ["new", "(primary)", "0", "0", "0", "old", "1", "0"]
@@ -120,7 +122,7 @@ def test_a_key_id_that_is_there_twice_is_refused(place: Place, monkeypatch: pyte
 
 def test_commands_read_encrypted_threads_with_keys(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     furnish(place.saver("old"))
-    where, given = ("--redis", place.url, "--prefix", place.prefix), ("--keys-file", place.file("old"))
+    where, given = place.where, ("--keys-file", place.file("old"))
     for words in (
         ["show", "thread"], ["show", "thread", "--raw"], ["tree", "thread"], ["writes", "thread"],
         ["diff", "thread", "c000000", "c000001"], ["history", "thread", "texts"], ["check", "thread"],
@@ -193,11 +195,11 @@ def test_everything_is_rotated_and_read_without_the_old_key(place: Place, databa
         total = sum(status[part]["old"] for part in ("threads", "partitions", "caches", "rows"))
         assert (status["cold_backed"], place.keys("status", code=1)["cold_backed"]) == (0, 1)
         for command, done in (("status", "counted"), ("rotate", "rotated")):
-            words = ("keys", command, "--redis", place.url, "--prefix", place.prefix, "--keys-file", place.file("old"))
+            words = ("keys", command, *place.where, "--keys-file", place.file("old"))
             _, err = place.run(*words, code=1)
             assert f"in a cold tier, too: 1 thread, whose rows were not {done}. Name it with --postgres URL" in err
         assert place.keys("rotate", "--keys-file", place.file("new", "old"), *postgres)["rotated"] == total
-        where = ("--redis", place.url, "--prefix", place.prefix, *postgres)
+        where = (*place.where, *postgres)
         out = place.run("keys", "status", *where)[0].split()
         rows = status["rows"]["old"]
         assert out == f"KEY THREADS PARTITIONS CACHES ROWS new 1 1 1 {rows} not encrypted: 0".split()
@@ -214,13 +216,12 @@ def test_commands_over_many_threads_skip_and_name_those_whose_key_is_gone(place:
     furnish(place.saver("old"), "shredded")
     for thread in ("a", "b"):
         furnish(place.saver("new"), thread)
-    where = ("--redis", place.url, "--prefix", place.prefix, "--keys-file", place.file("new"))
+    where = (*place.where, "--keys-file", place.file("new"))
     for command, code in ((("prune", "--all", "--yes"), 0), (("check", "--all"), 1)):
         out, err = place.run(*command, *where, code=code)
         assert err.startswith("skipped: shredded: the data key of thread 'shredded' was wrapped by the key 'old'"), err
-        assert err.count("\n") == 1 and (
-            "of 2 threads" in out or out == "2 threads: 2 sound, 0 not, and 1 skipped\n"
-        ), out
+        assert err.count("\n") == 1
+        assert "of 2 threads" in out or out == "2 threads: 2 sound, 0 not, and 1 skipped\n"
     out, _ = place.run("threads", *where, "--json")
     assert {json.loads(line)["thread_id"] for line in out.splitlines()} == {"a", "b", "shredded"}
     named = place.run("prune", "a", "shredded", *where, "--yes", code=1)[1]
@@ -237,7 +238,7 @@ def test_a_damaged_data_key_does_not_stop_a_check_of_all_threads(place: Place) -
     names = [f"{place.prefix}:{{{thread}}}:" for thread in ("a", "moved")]
     for part in ("data", "index"):
         place.client.copy(names[0] + part, names[1] + part)
-    where = ("--redis", place.url, "--prefix", place.prefix, "--keys-file", place.file("new"))
+    where = (*place.where, "--keys-file", place.file("new"))
     out, _ = place.run("check", "--all", *where, code=1)
     assert out.startswith("'moved': not sound") and out.endswith("3 threads: 2 sound, 1 not\n")
     assert "First check the keys of this process" in out and "delete_thread" not in out
@@ -249,7 +250,7 @@ def test_new_data_keys_name_threads_whose_rows_in_cold_keep_theirs(place: Place,
         cold.delete_thread("thread")  # of another test
         furnish(TieredSaver(place.saver("new"), cold))  # type: ignore[arg-type]
         cold.delete_thread("thread")
-    where = ("--redis", place.url, "--prefix", place.prefix, "--keys-file", place.file("new"))
+    where = (*place.where, "--keys-file", place.file("new"))
     for more in ((), ("--postgres", database)):
         out, err = place.run("keys", "rotate", "--data", *where, *more, code=1)
         assert out.startswith("1 data key rotated")

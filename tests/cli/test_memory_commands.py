@@ -95,15 +95,13 @@ def test_what_an_agent_remembers_of_a_user_takes_one_command(place: Place) -> No
             '           likes  {"text": "tea and milk", "kind": "fact"}  AGO  in 23h59m  BYTES\n'
         )
     assert place.err == "2 items\n"
-    assert (
-        place.json("items", "memories", "--filter", '{"kind": "fact"}', "--limit", "1")[0]["namespace"][1] == "user-7"
-    )
+    (fact,) = place.json("items", "memories", "--filter", '{"kind": "fact"}', "--limit", "1")
+    assert fact["namespace"][1] == "user-7"
     place.run("items", "user-7", code=1)
     assert place.err == f"no items in user-7 under prefix {place.prefix}. Similar: memories user-7\n"
     said = place.run("item", "memories", "user-7", "likes")
-    assert said.startswith(
-        "namespace  memories user-7\nkey  likes\nmade  TIME UTC (AGO)\nchanged  TIME UTC (AGO)\nexpires  in 23h59m\n"
-    )
+    head = "namespace  memories user-7\nkey  likes\nmade  TIME UTC (AGO)\nchanged  TIME UTC (AGO)\nexpires  in 23h59m\n"
+    assert said.startswith(head)
     assert json.loads(said[said.index("{") :]) == {"text": "tea and milk", "kind": "fact"}
     place.run("item", "memories", "user-7", "nope", code=1)
 
