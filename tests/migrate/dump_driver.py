@@ -11,6 +11,8 @@ from foreign_data import JSON_TYPE, Stored
 
 from redis_saver._engine.requests import Batch, Command, Scan
 from redis_saver._engine.runner import BlockingDriver
+from redis_saver._migrate.foreign import ForeignSource, RedisDocuments, ValkeyStrings
+from redis_saver._storage.opaque import OpaqueSerializer
 
 
 class DumpDriver(BlockingDriver[Any]):
@@ -54,6 +56,19 @@ class DumpDriver(BlockingDriver[Any]):
     def put(self, key: str, document: Any, kind: str = JSON_TYPE) -> None:
         """Store a document."""
         self.stored[key.encode()] = Stored(key, kind, json.dumps(document))
+
+
+def documents(driver: DumpDriver, prefix: str | None = None) -> RedisDocuments:
+    return RedisDocuments(driver, OpaqueSerializer(), "old", prefix)  # type: ignore[arg-type]
+
+
+def strings(driver: DumpDriver) -> ValkeyStrings:
+    return ValkeyStrings(driver, OpaqueSerializer(), "old", None)  # type: ignore[arg-type]
+
+
+def source_on(driver: DumpDriver, name: str) -> ForeignSource:
+    """Return a source that reads a file's keys from a driver."""
+    return strings(driver) if name.startswith("valkey") else documents(driver)
 
 
 def _paths(document: Any, paths: Any) -> bytes:
