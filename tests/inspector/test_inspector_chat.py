@@ -7,19 +7,18 @@ import re
 from html import unescape
 from typing import Any
 
-import fakeredis
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.func import entrypoint
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, Send, interrupt
 from tests.support.factories import chain, config, put
-from tests.support.inspecting import SECRET, browser, check_markup, links, make_thread, talking
+from tests.support.inspecting import SECRET, browser, check_markup, embedded, Longest, links, make_thread, opened
+from tests.support.inspecting import talking
+from tests.support.wrappers import requests_of
 from tests.support.uniform import Target, Uniform
-from tests.support.wrappers import Around
 
 from redis_saver import RedisSaver
-from redis_saver._engine.counting import size_of_reply
 from redis_saver._inspector import checkpoint_pages, values
 from redis_saver._inspector.pages import markdown
 from redis_saver.encryption import Encryption, Keyset
@@ -37,23 +36,13 @@ PAYLOADS = (
 )
 
 
-def embedded() -> RedisSaver:
-    return RedisSaver(fakeredis.FakeRedis(version=(7,)))
-
-
 @pytest.mark.parametrize("payload", PAYLOADS)
 async def test_markdown_of_messages_is_harmless(payload: str) -> None:
     saver = embedded()
     call = {"name": payload, "args": {payload: payload}, "id": payload}
-    said = [
-        HumanMessage(payload, name=payload),
-        AIMessage(payload, tool_calls=[call]),
-        ToolMessage(payload, tool_call_id="c"),
-    ]
-    await put(Uniform(saver), config("t"), {"messages": said})
-    async with browser(saver) as client:
-        text = (await client.get("/checkpoint?thread=t")).text
-    check_markup(text)
+    said = [HumanMessage(payload, name=payload), AIMessage(payload, tool_calls=[call])]
+    await put(Uniform(saver), config("t"), {"messages": [*said, ToolMessage(payload, tool_call_id="c")]})
+    text = await opened(saver, "/checkpoint?thread=t")
     assert not re.search(r'(?:href|src)="[^"]*(?:evil|javascript)', text) and "\u202e" not in text
     assert "evil.example" in text or "evil" not in payload, "nothing is hidden"
 
@@ -67,8 +56,7 @@ def test_markdown_shows_lists_and_code() -> None:
 async def test_a_page_renders_a_limited_number_of_characters() -> None:
     saver = embedded()
     await put(Uniform(saver), config("t"), {"messages": [AIMessage(f"**{at}** " * 1000) for at in range(20)]})
-    async with browser(saver) as client:
-        text = (await client.get("/checkpoint?thread=t")).text
+    text = await opened(saver, "/checkpoint?thread=t")
     assert text.count('class="markdown"') == values.MARKDOWN // 6000 and text.count('<p class="text"') == 14
 
 
@@ -97,8 +85,7 @@ async def test_messages_are_shown_however_they_are_written() -> None:
     saver = embedded()
     written = [("user", "first"), {"role": "assistant", "content": "second"}, HumanMessage("third")]
     await put(Uniform(saver), config("t"), {"input": written, "labels": ["user", "ai", "tool"], "role": {"role": "ai"}})
-    async with browser(saver) as client:
-        text = (await client.get("/checkpoint?thread=t")).text
+    text = await opened(saver, "/checkpoint?thread=t")
     said = re.findall(r'<li class="said (\w+)">.*?<p>(\w+)</p>', text, re.DOTALL)
     assert said == [("human", "first"), ("ai", "second"), ("human", "third")]
 
@@ -141,33 +128,31 @@ async def test_no_fold_hides_an_input_or_the_argument_of_a_send() -> None:
     builder.add_node("plan", lambda _: {}).add_edge(START, "plan")
     builder.add_conditional_edges("plan", lambda _: [Send("each", {"about": "an argument"})])
     builder.compile(checkpointer=saver, interrupt_before=["each"]).invoke({"messages": "hello"}, config("s"))
-    async with browser(saver) as client:
-        pages = [
-            (await client.get(f"/{url}")).text
-            for url in ("checkpoint?thread=f", "checkpoint?thread=s", "writes?thread=s")
-        ]
+    pages = await opened(saver, "/checkpoint?thread=f", "/checkpoint?thread=s", "/writes?thread=s")
     for page, text in zip(pages, ("an input", "an argument", "__pregel_tasks"), strict=True):
         assert text in re.sub(r'<details class="fold">.*?</details>', "", page, flags=re.DOTALL)
 
 
+def ask(saver: RedisSaver, question: Any, thread: str = "t", **options: Any) -> Any:
+    """Run a graph that waits for an answer; return it."""
+    graph = StateGraph(MessagesState).add_node("ask", lambda _: {"messages": [interrupt(question, **options)]})
+    compiled = graph.add_edge(START, "ask").compile(checkpointer=saver)
+    compiled.invoke({"messages": []}, config(thread))
+    return compiled
+
+
 async def test_a_question_reads_as_its_text() -> None:
-    saver, builder = embedded(), StateGraph(MessagesState)
-    builder.add_node("ask", lambda _: {"messages": [interrupt({"question": "refund?"})]}).add_edge(START, "ask")
-    builder.compile(checkpointer=saver).invoke({"messages": []}, config("t"))
-    async with browser(saver) as client:
-        text = (await client.get("/checkpoint?thread=t")).text
+    saver = embedded()
+    ask(saver, {"question": "refund?"})
+    text = await opened(saver, "/checkpoint?thread=t")
     shown = re.search(r"Waits for an answer.*?</div>\n", text, re.DOTALL)
     assert shown and "refund?" in shown[0] and "Interrupt" not in shown[0] and "list" not in shown[0]
 
 
 async def test_a_question_shows_its_schema_apart() -> None:
-    saver, builder = embedded(), StateGraph(MessagesState)
-    schema = {"type": "object", "properties": {"amount": {"type": "number"}}}
-    builder.add_node("ask", lambda _: {"messages": [interrupt("refund?", response_schema=schema)]})
-    builder.add_edge(START, "ask")
-    builder.compile(checkpointer=saver).invoke({"messages": []}, config("t"))
-    async with browser(saver) as client:
-        text = (await client.get("/checkpoint?thread=t")).text
+    saver = embedded()
+    ask(saver, "refund?", response_schema={"type": "object", "properties": {"amount": {"type": "number"}}})
+    text = await opened(saver, "/checkpoint?thread=t")
     shown = re.search(r'<div class="notice interrupted">.*?<h2 id="state">', text, re.DOTALL)
     assert shown
     question, _, its_schema = shown[0].partition("schema")
@@ -181,8 +166,7 @@ async def test_tokens_are_shown_by_message_and_channel() -> None:
     hostile.usage_metadata["total_tokens"] = "<b>"  # type: ignore[index,typeddict-item]
     said = [AIMessage("a", usage_metadata=usage), AIMessage("c", usage_metadata=usage), HumanMessage("d"), hostile]
     await put(Uniform(saver), config("t"), {"messages": said})
-    async with browser(saver) as client:
-        text = (await client.get("/checkpoint?thread=t")).text
+    text = await opened(saver, "/checkpoint?thread=t")
     assert text.count("1,200 tokens") == 2 and "2,400 tokens" in text and "<b> tokens" not in text
 
 
@@ -195,8 +179,8 @@ async def test_values_are_downloaded_as_json_without_what_is_masked() -> None:
         assert len(found) > 3
         for url in found:
             answer = await client.get(url)
-            assert answer.headers["content-type"] == "application/json" and SECRET not in answer.text
-            assert answer.headers["content-type"] == "application/json" and "<" not in answer.text
+            assert answer.headers["content-type"] == "application/json"
+            assert SECRET not in answer.text and "<" not in answer.text
             answer.json()
         whole = (await client.get(found[0])).json()
         assert whole["channels"]["messages"][0]["content"] == "What is the weather?"
@@ -228,28 +212,18 @@ async def test_values_that_json_lacks_become_texts() -> None:
     await put(Uniform(saver), config("t"), {"n": strange})
     async with browser(saver) as client:
         got = json.loads((await client.get("/json?thread=t&channel=n")).text)
-    assert got == {
-        "nan": "nan",
-        "bytes": "2 bytes: 00 01",
-        "set": [1],
-        "5": "key",
-        "deep": [[[{}]]],
-        "text": "</script>",
-    }
+    shown = {"nan": "nan", "bytes": "2 bytes: 00 01", "set": [1], "5": "key"}
+    assert got == {**shown, "deep": [[[{}]]], "text": "</script>"}
 
 
 async def test_a_checkpoint_links_to_all_its_children_nearby() -> None:
-    saver, calls = embedded(), list[Any]()
+    saver = embedded()
     made = await chain(Uniform(saver), "t", 200)
     old = made[100]["configurable"]["checkpoint_id"]
     fork = await put(Uniform(saver), made[199] | {}, {"n": 1}, versions={"n": "f1"})
     other = await put(Uniform(saver), made[199], {"n": 2}, versions={"n": "f2"})
 
-    def around(request: Any) -> Any:
-        calls.append(request)
-        return (yield request)
-
-    Around(saver, around)
+    calls = requests_of(saver)
     async with browser(saver) as client:
         text = (await client.get(f"/checkpoint?thread=t&ns=&id={old}")).text
         assert made[101]["configurable"]["checkpoint_id"] in re.findall(r'title="([^"]*)">Child</a>', text)
@@ -269,32 +243,26 @@ async def test_pages_read_no_large_values(
 ) -> None:
     """They show the other values, and a download has all."""
     monkeypatch.setattr(checkpoint_pages, "LARGE", 50_000)
-    uniform, longest = target.uniform(**settings), 0
+    uniform = target.uniform(**settings)
     texts = [f"{at:05}{'x' * (60_000 // parts)}" for at in range(parts)]
     where = await put(uniform, config("t"), {"big": texts, "small": ["question"], "bytes": b"b" * 20_000})
     await uniform.put_writes(where, [("small", "short"), ("big", "w" * 17_000)], "task")
     id_ = where["configurable"]["checkpoint_id"]
 
-    def around(request: Any) -> Any:
-        nonlocal longest
-        reply = yield request
-        longest = max(longest, size_of_reply(reply))
-        return reply
-
-    Around(uniform.saver, around)
+    longest = Longest(uniform.saver)
     async with browser(uniform.saver) as client:
         text = (await client.get("/checkpoint?thread=t")).text
         check_markup(text)
         assert "question" in text and "short" in text and "20,000 bytes: 62" in text
-        assert "Too large for a page" in text and "00000x" not in text and longest < 30_000
+        assert "Too large for a page" in text and "00000x" not in text and longest.bytes < 30_000
         of_this = f"thread=t&ns=&id={id_}"
         text = (await client.get(f"/value?{of_this}&channel=small")).text
-        assert "question" in text and longest < 30_000
+        assert "question" in text and longest.bytes < 30_000
         diff = f"a=thread%3Dt%26id%3D{id_}"
         for url in (f"/value?{of_this}&channel=big", f"/diff?{diff}&b={diff[2:]}", f"/first?{of_this}&channel=big"):
             text = (await client.get(url)).text
             check_markup(text)
-            assert "Large values" in text and longest < 30_000, url
+            assert "Large values" in text and longest.bytes < 30_000, url
         (download,) = [one for one in links(text) if one.startswith("/json?")]
         assert json.loads((await client.get(download)).text) == texts
         whole = json.loads((await client.get(f"/json?{of_this}")).text)
@@ -304,43 +272,31 @@ async def test_pages_read_no_large_values(
 async def test_pages_read_no_long_histories(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
     """A DeltaChannel is read as its last snapshot and the writes since, if both are short."""
     monkeypatch.setattr(checkpoint_pages, "LARGE", 50_000)
-    saver, longest, large = target.blocking(), 0, set[bool]()
+    saver, large = target.blocking(), set[bool]()
     talk = talking(saver)
     for said in ("x" * 60_000, "again", "and again"):
         talk.invoke({"messages": [HumanMessage(said)]}, config("t"))
 
-    def around(request: Any) -> Any:
-        nonlocal longest
-        reply = yield request
-        longest = max(longest, size_of_reply(reply))
-        return reply
-
-    Around(saver, around)
+    longest = Longest(saver)
     ids = [one.config["configurable"]["checkpoint_id"] for one in saver.list(config("t"))]
     async with browser(saver) as client:
         for one, other in zip(ids, ids[1:], strict=False):
-            longest = 0
+            longest.bytes = 0
             text = (await client.get(f"/checkpoint?thread=t&ns=&id={one}")).text
             check_markup(text)
             large.add("Too large for a page" in text)
-            assert "xxxxx" not in text and longest < 40_000
+            assert "xxxxx" not in text and longest.bytes < 40_000
             a, b = (f"thread%3Dt%26id%3D{each}" for each in (one, other))
             text = (await client.get(f"/diff?a={a}&b={b}")).text
             check_markup(text)
-            assert "x" * 2_000 not in text and longest < 40_000
+            assert "x" * 2_000 not in text and longest.bytes < 40_000
     assert True in large
 
 
 async def test_the_page_has_the_lines_that_resume() -> None:
     saver = embedded()
-    graph = StateGraph(MessagesState).add_node("ask", lambda _: {"messages": [interrupt("May I?")]})
-    compiled = graph.add_edge(START, "ask").compile(checkpointer=saver)
-    compiled.invoke({"messages": []}, config("a'</pre>"))
-    async with browser(saver) as client:
-        text = (await client.get("/checkpoint?thread=a'%3C/pre%3E")).text
-    check_markup(text)
-    from html import unescape
-
+    compiled = ask(saver, "May I?", "a'</pre>")
+    text = await opened(saver, "/checkpoint?thread=a'%3C/pre%3E")
     (code,) = re.findall(r'<pre class="code" tabindex="0">(.*?)</pre>', text, re.DOTALL)
     lines = unescape(code).splitlines()
     scope = {"graph": compiled, "Command": Command}

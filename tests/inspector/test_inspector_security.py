@@ -7,17 +7,18 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-import fakeredis
 import httpx
 import psycopg
 import pytest
-from tests.support.acl import acl_rule
+from tests.support.acl import ROOT, acl_rule
 from tests.support.factories import config, put
-from tests.support.inspecting import SECRET, TOKEN, browser, crawled, make_failed, make_thread, talking, writer
+from tests.support.inspecting import SECRET, TOKEN, browser, crawled, embedded, make_failed, make_thread, talking
+from tests.support.inspecting import writer
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from tests.support.servers import Server
@@ -28,22 +29,14 @@ from redis_saver._client.clients import connect
 from redis_saver._inspector.pages import static_file
 
 PAGES = (
-    "/",
-    "/thread?id=t",
-    "/checkpoint?thread=t",
-    "/diff",
-    "/value",
-    "/first",
-    "/channel",
-    "/writes",
-    "/static/style.css",
-    "/none",
+    *("/", "/thread?id=t", "/checkpoint?thread=t", "/diff", "/value", "/first", "/channel", "/writes"),
+    *("/static/style.css", "/none"),
 )
 
 
 @pytest.fixture
 def saver() -> RedisSaver:
-    return RedisSaver(fakeredis.FakeRedis(version=(7,)))
+    return embedded()
 
 
 @pytest.mark.parametrize("url", PAGES)
@@ -202,47 +195,42 @@ async def test_a_read_only_user_suffices_and_nothing_is_written(kind: Any) -> No
     server.stop()
 
 
+@contextmanager
+def inspecting(*words: str) -> Iterator[tuple[str, httpx.Client]]:
+    """Run the command; yield the URL that it prints, and a client. It must end on a signal."""
+    command = [sys.executable, "-m", "redis_saver", "inspect", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True)
+    try:
+        assert process.stdout is not None
+        with httpx.Client(follow_redirects=True) as client:
+            yield process.stdout.readline().strip(), client
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+
+
 def test_the_command_prints_a_url_of_the_thread() -> None:
     server, name = Server(), "наступний & <b>"
     make_thread(writer(server.url), name)
-    command = [sys.executable, "-m", "redis_saver", "inspect", name, "--redis", server.url, "--mask", "pass*"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2], text=True)
-    try:
-        assert process.stdout is not None
-        url = process.stdout.readline().strip()
-        with httpx.Client(follow_redirects=True) as client:
-            answer = client.get(url)
-            assert answer.status_code == 200 and "наступний &amp; &lt;b&gt;" in answer.text
-            assert "token" not in str(answer.url)
-            newest = client.get(httpx.URL(url).join("/checkpoint"), params={"thread": name}).text
-            assert "21 degrees" in newest and f'value str">{SECRET}' in newest, "a value without a masked name is shown"
-            assert '<span class="masked">masked' in newest
-            assert client.get(httpx.URL(url).join("/"), headers={"host": "evil.example"}).status_code == 421
-    finally:
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
-        server.stop()
+    with inspecting(name, "--redis", server.url, "--mask", "pass*") as (url, client):
+        answer = client.get(url)
+        assert answer.status_code == 200 and "наступний &amp; &lt;b&gt;" in answer.text
+        assert "token" not in str(answer.url)
+        newest = client.get(httpx.URL(url).join("/checkpoint"), params={"thread": name}).text
+        assert "21 degrees" in newest and f'value str">{SECRET}' in newest, "a value without a masked name is shown"
+        assert '<span class="masked">masked' in newest
+        assert client.get(httpx.URL(url).join("/"), headers={"host": "evil.example"}).status_code == 421
+    server.stop()
 
 
 def test_the_command_survives_closed_postgres_connections(database: str) -> None:
-    server = Server()
+    server, ending = Server(), "pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'inspected'"
     make_thread(writer(server.url), "waits")
-    cold = f"{database}?application_name=inspected"
-    command = [sys.executable, "-m", "redis_saver", "inspect", "--redis", server.url, "--postgres", cold]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2], text=True)
-    try:
-        assert process.stdout is not None
-        url = process.stdout.readline().strip()
-        with httpx.Client(follow_redirects=True) as client, psycopg.connect(database, autocommit=True) as other:
-            for _ in range(2):
-                assert "The cold tier fails" not in client.get(url).text
-                ended = other.execute(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'inspected'"
-                ).fetchall()
-                assert ended
-                answer = client.get(url)  # this request may be the first to notice
-                assert answer.status_code == 200 and "waits" in answer.text
-    finally:
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
-        server.stop()
+    words = ("--redis", server.url, "--postgres", f"{database}?application_name=inspected")
+    with inspecting(*words) as (url, client), psycopg.connect(database, autocommit=True) as other:
+        for _ in range(2):
+            assert "The cold tier fails" not in client.get(url).text
+            assert other.execute(f"SELECT {ending}").fetchall()
+            answer = client.get(url)  # this request may be the first to notice
+            assert answer.status_code == 200 and "waits" in answer.text
+    server.stop()

@@ -8,7 +8,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 from typing import Any
 
-import fakeredis
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langchain_core.messages import AIMessage, ToolMessage
@@ -16,7 +15,8 @@ from langgraph.cache.base import BaseCache
 from langgraph.graph import START, MessagesState, StateGraph
 from tests.support.acl import acl_rule
 from tests.support.factories import chain, config, put
-from tests.support.inspecting import HOSTILE, browser, check_markup, links, make_failed, make_thread, orphan, writer
+from tests.support.inspecting import HOSTILE, browser, check_markup, embedded, links, make_failed, make_thread, orphan
+from tests.support.inspecting import writer
 from tests.support.servers import Server
 from tests.support.uniform import Target, Uniform
 
@@ -31,16 +31,6 @@ SVG = "{http://www.w3.org/2000/svg}"
 pytestmark = pytest.mark.also_on(cluster="async", valkey="sync", fakeredis="async")
 
 
-async def fill(saver: RedisSaver) -> None:
-    """Make threads in each state."""
-    make_thread(saver, "waits")
-    make_failed(saver, "fails")
-    for number in range(3):
-        await chain(Uniform(saver), f"chain-{number}", 2)
-    saver.pin("chain-0")
-    saver.set_thread_ttl("chain-1", "3h")
-
-
 def counts(page: str) -> dict[str, tuple[int, str]]:
     """Return the counts of a page, and the links of these counts, by name."""
     found = re.findall(r'<dt>([^<]*)</dt><dd><a href="([^"]*)"[^>]*>([\d,]+)</a>', page)
@@ -49,7 +39,12 @@ def counts(page: str) -> dict[str, tuple[int, str]]:
 
 async def test_each_count_links_to_the_threads_that_it_counts(target: Target) -> None:
     saver = writer(target.url, target.prefix)
-    await fill(saver)
+    make_thread(saver, "waits")
+    make_failed(saver, "fails")
+    for number in range(3):
+        await chain(Uniform(saver), f"chain-{number}", 2)
+    saver.pin("chain-0")
+    saver.set_thread_ttl("chain-1", "3h")
     with saver.own("chain-2", by="alive"), saver.own("waits", run_id="run <1>"), saver.own("chain-0"):
         for thread in ("waits", "chain-0"):
             orphan(saver, thread)
@@ -71,7 +66,7 @@ async def test_each_count_links_to_the_threads_that_it_counts(target: Target) ->
 
 
 async def test_the_page_covers_both_tiers() -> None:
-    hot, cold = RedisSaver(fakeredis.FakeRedis(version=(7,))), InMemorySaver()
+    hot, cold = embedded(), InMemorySaver()
     make_thread(cold, "only-cold")
     saver = TieredSaver(hot, cold, mode="write-behind", flusher=False)
     saver.get_tuple(config("dirty"))
@@ -85,7 +80,7 @@ async def test_the_page_covers_both_tiers() -> None:
 
 
 async def test_the_page_has_time_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    saver = RedisSaver(fakeredis.FakeRedis(version=(7,)))
+    saver = embedded()
     await put(Uniform(saver), config("t"), {"n": 1})
     async with browser(saver) as client:
         text = (await client.get("/server")).text
@@ -142,7 +137,7 @@ def test_memory_is_shown_by_prefix_and_kind() -> None:
 
 
 async def test_hostile_names_are_escaped() -> None:
-    saver = RedisSaver(fakeredis.FakeRedis(version=(7,)))
+    saver = embedded()
     for name in HOSTILE:
         await put(Uniform(saver), config(name), {"n": "x" * 1000})
     saver._driver.client.set(b"<img src=x>\xff:{a}:data", "x")
@@ -159,7 +154,7 @@ async def test_hostile_names_are_escaped() -> None:
 
 
 async def test_a_picture_shows_each_checkpoint_and_escapes_all_names() -> None:
-    saver = RedisSaver(fakeredis.FakeRedis(version=(7,)))
+    saver = embedded()
     make_thread(saver, "waits")
     entries = Source(saver).entries("waits", None, None, 100, cold=False)
     root = ElementTree.fromstring(picture.svg("waits", turns(entries)))
@@ -176,18 +171,10 @@ async def test_a_picture_shows_each_checkpoint_and_escapes_all_names() -> None:
         await put(Uniform(saver), config("t", name), {name: 1}, checkpoint_id=name or "-", metadata=metadata)
     drawing = picture.svg(HOSTILE[0], turns(Source(saver).entries("t", None, None, 100, cold=False)))
     root = ElementTree.fromstring(drawing)
-    assert {one.tag.removeprefix(SVG) for one in root.iter()} <= {
-        "svg",
-        "title",
-        "style",
-        "rect",
-        "text",
-        "line",
-        "circle",
-    }
-    assert not re.search(r"url\(|href|import|on\w+=\"", re.sub(r"<text.*?</text>", "", drawing)), (
-        "it needs no other file"
-    )
+    tags = {one.tag.removeprefix(SVG) for one in root.iter()}
+    assert tags <= {"svg", "title", "style", "rect", "text", "line", "circle"}
+    without_text = re.sub(r"<text.*?</text>", "", drawing)
+    assert not re.search(r"url\(|href|import|on\w+=\"", without_text), "it needs no other file"
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f\u202e\ud800]", drawing)
 
 
@@ -205,7 +192,7 @@ async def test_a_picture_shows_failures_in_red(place_of_failures: RedisSaver) ->
 @pytest.fixture
 def place_of_failures() -> RedisSaver:
     """Return a saver with a task that failed (`fails`), and with a tool that gave an error (`tools`)."""
-    saver = RedisSaver(fakeredis.FakeRedis(version=(7,)))
+    saver = embedded()
     make_failed(saver, "fails")
     failed = ToolMessage("it is locked", name="find", tool_call_id="c", status="error")
     builder = StateGraph(MessagesState).add_node("tools", lambda _: {"messages": [failed]}).add_edge(START, "tools")
