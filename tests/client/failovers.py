@@ -17,8 +17,10 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import redis
@@ -26,14 +28,7 @@ from tests.support.factories import checkpoint, config
 from langgraph.checkpoint.memory import InMemorySaver
 from replicated import PROGRAMS, Process, ReplicatedCluster, Sentinels, slot_of
 
-from redis_saver import (
-    AsyncRedisSaver,
-    AsyncTieredSaver,
-    RedisSaver,
-    RedisSaverError,
-    ThreadDamaged,
-    TieredSaver,
-)
+from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, RedisSaverError, ThreadDamaged, TieredSaver
 from redis_saver._client.clients import connect
 from redis_saver._common.names import Keyspace
 
@@ -53,27 +48,18 @@ class Locked(InMemorySaver):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lock = threading.RLock()
+        lock = threading.RLock()
+        for name in ("get_tuple", "list", "put", "put_writes", "delete_thread"):
+            setattr(self, name, _locked(lock, getattr(super(), name)))
 
-    def get_tuple(self, *arguments: Any) -> Any:
-        with self._lock:
-            return super().get_tuple(*arguments)
 
-    def list(self, *arguments: Any, **options: Any) -> Any:
-        with self._lock:
-            return iter(list(super().list(*arguments, **options)))
+def _locked(lock: Any, method: Any) -> Any:
+    def call(*arguments: Any, **options: Any) -> Any:
+        with lock:
+            answer = method(*arguments, **options)
+            return iter(list(answer)) if isinstance(answer, Iterator) else answer
 
-    def put(self, *arguments: Any) -> Any:
-        with self._lock:
-            return super().put(*arguments)
-
-    def put_writes(self, *arguments: Any) -> Any:
-        with self._lock:
-            return super().put_writes(*arguments)
-
-    def delete_thread(self, *arguments: Any) -> Any:
-        with self._lock:
-            return super().delete_thread(*arguments)
+    return call
 
 
 @dataclass
@@ -166,13 +152,7 @@ class History:
         tiered: Any = AsyncTieredSaver if asynchronous else TieredSaver
         if mode == "through":
             return tiered(saver, self.cold, verify="never" if flusher else "on_open")
-        return tiered(
-            saver,
-            self.cold,
-            mode="write-behind",
-            flush_interval=0.2,
-            flusher=flusher,
-        )
+        return tiered(saver, self.cold, mode="write-behind", flush_interval=0.2, flusher=flusher)
 
     # -- rounds
 
@@ -301,34 +281,32 @@ class History:
     # -- workers
 
     def _blocking_worker(self, made: Round, thread: Thread) -> None:
-        saver = self._blocking[thread.mode]
-        turn = self._turns(thread)
+        saver, turn = self._blocking[thread.mode], self._turns(thread)
         step = next(turn, None)
         while step is not None:
-            method, arguments = step
-            reply, error, began = None, None, time.monotonic()
-            try:
-                reply = getattr(saver, method)(*arguments)
-            except Exception as raised:  # noqa: BLE001 - it is judged
-                error = raised
-            self._note(made, method, time.monotonic() - began, error)
+            with self._judged(made, step) as outcome:
+                outcome.reply = getattr(saver, step[0])(*step[1])
             time.sleep(PAUSE)
-            step = _next(turn, reply, error)
+            step = _next(turn, outcome)
 
     async def _worker(self, made: Round, thread: Thread) -> None:
-        saver = self._tasks_savers[thread.mode]
-        turn = self._turns(thread)
+        saver, turn = self._tasks_savers[thread.mode], self._turns(thread)
         step = next(turn, None)
         while step is not None:
-            method, arguments = step
-            reply, error, began = None, None, time.monotonic()
-            try:
-                reply = await getattr(saver, "a" + method)(*arguments)
-            except Exception as raised:  # noqa: BLE001 - it is judged
-                error = raised
-            self._note(made, method, time.monotonic() - began, error)
+            with self._judged(made, step) as outcome:
+                outcome.reply = await getattr(saver, "a" + step[0])(*step[1])
             await asyncio.sleep(PAUSE)
-            step = _next(turn, reply, error)
+            step = _next(turn, outcome)
+
+    @contextmanager
+    def _judged(self, made: Round, step: Any) -> Iterator[SimpleNamespace]:
+        """Note the time and the error of a call."""
+        outcome, began = SimpleNamespace(reply=None, error=None), time.monotonic()
+        try:
+            yield outcome
+        except Exception as error:  # noqa: BLE001 - it is judged
+            outcome.error = error
+        self._note(made, step[0], time.monotonic() - began, outcome.error)
 
     def _turns(self, thread: Thread) -> Any:
         """Calls of a worker: it puts, writes and reads. After an error it continues from the newest checkpoint."""
@@ -400,10 +378,10 @@ class History:
         self.servers.stop()
 
 
-def _next(turn: Any, reply: Any, error: Exception | None) -> Any:
+def _next(turn: Any, outcome: SimpleNamespace) -> Any:
     """The next call of a worker, or None at its end."""
     try:
-        return turn.send((reply, error))
+        return turn.send((outcome.reply, outcome.error))
     except StopIteration:
         return None
 

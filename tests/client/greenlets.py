@@ -20,15 +20,8 @@ import redis
 import redis.asyncio
 from langgraph.checkpoint.memory import InMemorySaver
 
-from redis_saver import (
-    AsyncRedisCache,
-    AsyncRedisSaver,
-    AsyncTieredSaver,
-    NotOwner,
-    RedisSaver,
-    ThreadsPatched,
-    TieredSaver,
-)
+from redis_saver import AsyncRedisCache, AsyncRedisSaver, AsyncTieredSaver, NotOwner, RedisSaver, ThreadsPatched
+from redis_saver import TieredSaver
 
 
 def config(thread: str) -> Any:

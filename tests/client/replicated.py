@@ -13,7 +13,7 @@ from typing import Any
 
 import redis
 from redis.crc import key_slot
-from tests.support.servers import Server, binary, valkey_binary
+from tests.support.servers import Sentinel, Server, binary, valkey_binary
 
 from bench.servers import redis_of_the_wheel
 
@@ -77,19 +77,13 @@ class Process(Server):
         return self.info("role") == "slave" and self.info("master_link_status") == "up"
 
 
-class _Sentinel(Process):
-    def __init__(self, primary: int, program: str) -> None:
-        self._primary = primary
-        super().__init__(program=program)
+class _Sentinel(Sentinel, Process):
+    """A sentinel of the primary on a port."""
 
-    def start(self) -> None:
-        conf = Path(self.folder, "sentinel.conf")
-        if not conf.exists():
-            conf.write_text(
-                f"port {self.port}\nbind 127.0.0.1\ndir {self.folder}\nsentinel monitor us 127.0.0.1 {self._primary} 2\n"
-                "sentinel down-after-milliseconds us 800\nsentinel failover-timeout us 3000\nsentinel parallel-syncs us 2\n"
-            )
-        self.start_as(str(conf), "--sentinel")
+    def __init__(self, primary: int, program: str) -> None:
+        limits = ("down-after-milliseconds us 800", "failover-timeout us 3000", "parallel-syncs us 2")
+        monitor = f"monitor us 127.0.0.1 {primary} 2"
+        super().__init__(*(f"sentinel {setting}" for setting in (monitor, *limits)), program=program)
 
 
 class Sentinels:
@@ -256,6 +250,11 @@ class ReplicatedCluster:
         return found[0]
 
     # -- slots
+
+    def other_than(self, slot: int) -> Process:
+        """A primary that does not have a slot."""
+        holder = self.primary_of(slot)
+        return next(one for one in self.primaries() if one is not holder)
 
     def open_slot(self, slot: int, target: Process) -> Process:
         """Begin to move a slot. Return its current node."""

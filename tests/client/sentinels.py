@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.support.factories import chain, config
-from tests.support.servers import Server, free_port
+from tests.support.servers import Sentinel, Server
 from tests.support.uniform import Uniform
 
 
@@ -31,12 +31,8 @@ async def roundtrip(saver: Any) -> None:
 def sentinel() -> Any:
     """A sentinel that watches a primary with a password."""
     primary = Server("--requirepass", "secret", "--masterauth", "secret")
-    watch = Server.__new__(Server)
-    watch.__dict__.update(program=primary.program, options=(), port=free_port(), folder=primary.folder, process=None)
-    settings = f"port {watch.port}\nsentinel monitor our:service 127.0.0.1 {primary.port} 1\nsentinel auth-pass our:service secret\n"
-    with open(f"{primary.folder}/sentinel.conf", "w") as file:
-        file.write(settings)
-    watch.start_as(f"{primary.folder}/sentinel.conf", "--sentinel")
+    watches = f"sentinel monitor our:service 127.0.0.1 {primary.port} 1"
+    watch = Sentinel(watches, "sentinel auth-pass our:service secret", program=primary.program)
     yield watch
-    watch.kill()
-    primary.stop()
+    for one in (watch, primary):
+        one.stop()

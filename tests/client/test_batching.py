@@ -46,6 +46,14 @@ class Relay:
         to.write(data)
         await to.drain()
 
+    async def swallow(self, data: bytes, to: asyncio.StreamWriter) -> None:
+        """Lose all traffic."""
+
+    async def cut(self, data: bytes, to: asyncio.StreamWriter) -> None:
+        """Close the connection, and pass what others send."""
+        self.on_reply = self.passing
+        to.close()
+
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port, limit=1 << 24)
         self.port = self._server.sockets[0].getsockname()[1]
@@ -182,6 +190,12 @@ def read(saver: AsyncRedisSaver, *numbers: int) -> list[asyncio.Task[Any]]:
     return [asyncio.ensure_future(saver.aget_tuple(config(f"n{number}"))) for number in numbers]
 
 
+def there(saver: AsyncRedisSaver, *numbers: int) -> asyncio.Task[Any]:
+    """A batch that counts the keys of threads, and starts in the same turn, too."""
+    keys = [saver._context.keyspace.keys(f"n{number}").index_key for number in numbers]
+    return asyncio.ensure_future(saver._driver.arequest(Batch([Command(("EXISTS", key)) for key in keys])))
+
+
 def right(found: Any, number: int) -> bool:
     return isinstance(found, CheckpointTuple) and found.checkpoint["channel_values"] == {"n": number}
 
@@ -196,10 +210,10 @@ async def all_right(tasks: list[asyncio.Task[Any]], *numbers: int) -> None:
 
 async def test_operations_of_one_turn_share_the_fewest_possible_pipelines(saver: Any, monkeypatch: Any) -> None:
     sent = Sent(monkeypatch)
-    tasks = read(saver, *(number % 8 for number in range(2 * EACH + 10)))
-    await all_right(tasks, *(number % 8 for number in range(2 * EACH + 10)))
+    numbers = [number % 8 for number in range(2 * EACH + 10)]
+    await all_right(read(saver, *numbers), *numbers)
     assert sent.calls == [EACH, EACH, 10]
-    assert sent.names() == [b"n%d" % (number % 8) for number in range(2 * EACH + 10)]  # in the order of the calls
+    assert sent.names() == [b"n%d" % number for number in numbers]  # in the order of the calls
 
 
 async def test_many_callers_use_few_connections(server: Server) -> None:
@@ -235,9 +249,7 @@ async def test_a_large_request_travels_alone_and_pipelines_are_limited_in_size(s
 
 async def test_a_batch_shares_a_pipeline_with_other_operations(saver: Any, monkeypatch: Any) -> None:
     sent = Sent(monkeypatch)
-    index = [saver._context.keyspace.keys(f"n{number}").index_key for number in (1, 2, 99)]
-    asked = saver._driver.arequest(Batch([Command(("EXISTS", key)) for key in index]))
-    replies, found = await asyncio.gather(asked, saver.aget_tuple(config("n4")))
+    replies, found = await asyncio.gather(there(saver, 1, 2, 99), saver.aget_tuple(config("n4")))
     assert replies == [1, 1, 0]
     assert right(found, 4)
     assert len(sent.writes) == 1
@@ -246,36 +258,25 @@ async def test_a_batch_shares_a_pipeline_with_other_operations(saver: Any, monke
 # -- cancelled operations
 
 
-@pytest.mark.parametrize("gone", [0, 1, 2])
-async def test_an_operation_cancelled_before_sending_is_not_sent(saver: Any, monkeypatch: Any, gone: int) -> None:
+@pytest.mark.parametrize("gone", [[0], [1], [2], [0, 1, 2]])
+async def test_operations_cancelled_before_sending_are_not_sent(saver: Any, monkeypatch: Any, gone: list[int]) -> None:
     sent = Sent(monkeypatch)
     tasks = read(saver, 0, 1, 2)
     await asyncio.sleep(0)  # they have asked; the turn is not over
     assert not sent.writes
-    tasks[gone].cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await tasks[gone]
-    others = [number for number in range(3) if number != gone]
-    await all_right([tasks[number] for number in others], *others)
-    assert sent.names() == [b"n%d" % number for number in others]
-
-
-async def test_operations_all_cancelled_before_sending_send_nothing(saver: Any, monkeypatch: Any) -> None:
-    sent = Sent(monkeypatch)
-    tasks = read(saver, 1, 2, 3)
-    await asyncio.sleep(0)
-    for task in tasks:
-        task.cancel()
+    for number in gone:
+        tasks[number].cancel()
     await asyncio.wait(tasks)
+    assert [task.cancelled() for task in tasks] == [number in gone for number in range(3)]
+    others = [number for number in range(3) if number not in gone]
+    await all_right([tasks[number] for number in others], *others)
     assert right(await saver.aget_tuple(config("n4")), 4)
-    assert sent.names() == [b"n4"]
+    assert sent.names() == [*(b"n%d" % number for number in others), b"n4"]
 
 
 async def test_cancelling_an_unsent_batch_keeps_the_operations_after_it(saver: Any, monkeypatch: Any) -> None:
     sent = Sent(monkeypatch)
-    index = [saver._context.keyspace.keys(f"n{number}").index_key for number in (1, 2)]
-    asked = asyncio.ensure_future(saver._driver.arequest(Batch([Command(("EXISTS", key)) for key in index])))
-    tasks = read(saver, 4, 5)
+    asked, tasks = there(saver, 1, 2), read(saver, 4, 5)
     await asyncio.sleep(0)
     asked.cancel()
     await all_right(tasks, 4, 5)
@@ -393,26 +394,8 @@ async def test_each_unknown_script_is_loaded_once(saver: Any, server: Server, mo
     assert right(replies[-1], 3)
     stats = raw.info("commandstats")
     assert stats["cmdstat_eval"]["calls"] == 101  # each script's text was sent once
-    assert sent.calls == [
-        EACH,
-        EACH,
-        EACH,
-        100 - EACH,
-        EACH,
-        201 - 3 * EACH,
-        1,
-    ]  # unknown scripts are sent once more, others are not
-
-
-async def test_only_an_unknown_script_is_sent_again(saver: Any, server: Server) -> None:
-    raw = server.client()
-    raw.config_resetstat()
-    unknown = Call(script(1000), saver._context.keyspace.keys("n1"), ())
-    tasks = read(saver, 1, 2)
-    assert await saver._driver.arequest(unknown) == 1000
-    await all_right(tasks, 1, 2)
-    stats = raw.info("commandstats")
-    assert (stats["cmdstat_evalsha"]["calls"], stats["cmdstat_eval"]["calls"]) == (3, 1)
+    # Unknown scripts are sent once more, others are not.
+    assert sent.calls == [EACH, EACH, EACH, 100 - EACH, EACH, 201 - 3 * EACH, 1]
 
 
 async def test_a_repeatedly_flushed_script_is_sent_again(behind: Any, relay: Relay, server: Server) -> None:
@@ -478,11 +461,7 @@ async def test_a_pipeline_that_times_out_is_sent_one_by_one(relay: Relay) -> Non
 async def test_missing_replies_time_out_for_all_callers(relay: Relay) -> None:
     async with saver_on(relay.port, socket_timeout=60) as saver:
         times_out_after(saver, 0.2)
-
-        async def swallow(data: bytes, to: Any) -> None:
-            pass
-
-        relay.on_reply = swallow
+        relay.on_reply = relay.swallow
         found = await asyncio.gather(*read(saver, 1, 2, 3), return_exceptions=True)
         assert [type(one) for one in found] == [redis.TimeoutError] * 3
         times_out_after(saver, 60)
@@ -510,15 +489,10 @@ async def test_a_caller_can_leave_a_hanging_server(behind: Any, relay: Relay) ->
 
 async def test_a_connection_is_free_when_all_callers_have_left(relay: Relay) -> None:
     """The pool has a single connection, and its server hangs."""
-
-    async def swallow(data: bytes, to: Any) -> None:
-        pass
-
     async with saver_on(relay.port, max_connections=1, socket_timeout=None) as saver:
-        relay.on_reply = swallow
+        relay.on_reply = relay.swallow
         tasks = [*read(saver, 1, 2, 3), asyncio.ensure_future(saver.aprune(["n1", "n2"], dry_run=True))]
-        index = [saver._context.keyspace.keys(f"n{number}").index_key for number in (1, 2)]
-        tasks.append(asyncio.ensure_future(saver._driver.arequest(Batch([Command(("EXISTS", key)) for key in index]))))
+        tasks.append(there(saver, 1, 2))
         await asyncio.wait(tasks, timeout=0.05)
         for task in tasks:
             task.cancel()
@@ -555,14 +529,9 @@ async def test_a_small_pool_serves_many_callers(relay: Relay, kind: Any, connect
     pool = kind(host="127.0.0.1", port=relay.port, max_connections=connections)
     saver = AsyncRedisSaver(redis.asyncio.Redis.from_pool(pool))
     await furnish(saver)
-
-    async def cut(data: bytes, to: Any) -> None:
-        relay.on_reply = relay.passing
-        to.close()
-
     for broken in (False, True):
         numbers = [number % 8 for number in range(300)]
-        relay.on_reply = cut if broken else relay.passing
+        relay.on_reply = relay.cut if broken else relay.passing
         tasks = read(saver, *numbers)
         for _ in range(4):
             await asyncio.sleep(0)
@@ -585,15 +554,10 @@ async def test_pipelines_work_with_decode_responses(server: Server) -> None:
 async def test_pipelines_work_with_valkey_py(relay: Relay, cluster: Cluster) -> None:
     single = valkey.asyncio.Valkey(port=relay.port)
     many = valkey.asyncio.ValkeyCluster(host="127.0.0.1", port=cluster.nodes[0].port)
-
-    async def cut(data: bytes, to: Any) -> None:
-        relay.on_reply = relay.passing
-        to.close()
-
     for client in (single, many):
         saver = AsyncRedisSaver(client, prefix="valkey")
         await furnish(saver, 30)
-        relay.on_reply = cut
+        relay.on_reply = relay.cut
         await all_right(read(saver, *range(30)), *range(30))
         await client.aclose()
 
@@ -608,19 +572,6 @@ async def test_pipelines_work_through_a_sentinel(sentinel: Server) -> None:
 
 
 # -- event loops and OS threads
-
-
-async def test_callers_on_other_loops_and_os_threads_get_answers(saver: Any) -> None:
-    async def there() -> bool:
-        found = await asyncio.gather(*(saver.aget_tuple(config(f"n{number}")) for number in range(8)))
-        return all(right(one, number) for number, one in enumerate(found))
-
-    def plain(number: int) -> bool:
-        return right(saver.get_tuple(config(f"n{number}")), number)
-
-    outside = [asyncio.to_thread(asyncio.run, there()) for _ in range(3)]
-    outside += [asyncio.to_thread(plain, number) for number in range(8)]
-    assert all(await asyncio.gather(*outside, there()))
 
 
 async def test_requests_of_other_threads_share_one_pipeline(saver: Any, monkeypatch: Any) -> None:
@@ -816,17 +767,11 @@ async def test_a_hanging_node_delays_only_its_own_requests(cluster: Cluster, clu
 
     monkeypatch.setattr(type(node), "execute_pipeline", hanging)
     tasks = read(clustered, *range(30))
-    there = {
-        number
-        for number in range(30)
-        if batcher.link.node_of(clustered._context.keyspace.keys(f"n{number}").index_key) == node
-    }
-    assert 1 < len(there) < 30
-    await all_right(
-        [task for number, task in enumerate(tasks) if number not in there],
-        *(number for number in range(30) if number not in there),
-    )
-    assert not any(tasks[number].done() for number in there)
+    keys = {number: clustered._context.keyspace.keys(f"n{number}").index_key for number in range(30)}
+    elsewhere = [number for number, key in keys.items() if batcher.link.node_of(key) != node]
+    assert 0 < len(elsewhere) < 29
+    await all_right([tasks[number] for number in elsewhere], *elsewhere)
+    assert not any(tasks[number].done() for number in {*keys} - {*elsewhere})
     held.set()
     await all_right(tasks, *range(30))
 

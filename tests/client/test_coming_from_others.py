@@ -13,15 +13,8 @@ from tests.support.factories import checkpoint, config
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
-from redis_saver import (
-    AsyncRedisCache,
-    AsyncRedisSaver,
-    AsyncRedisStore,
-    AsyncTieredSaver,
-    AsyncTieredStore,
-    CalledOnEventLoop,
-    RedisSaver,
-)
+from redis_saver import AsyncRedisCache, AsyncRedisSaver, AsyncRedisStore, AsyncTieredSaver, AsyncTieredStore
+from redis_saver import CalledOnEventLoop, RedisSaver
 
 
 class BlockingCold(InMemoryStore):

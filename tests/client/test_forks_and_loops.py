@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -66,23 +67,23 @@ def value(found: Any) -> Any:
     return found.checkpoint["channel_values"]["n"]
 
 
-def in_child(act: Callable[[], object]) -> None:
-    """Run a function in a forked child. Fail if it raises an error or exceeds the deadline."""
+def in_child(act: Callable[[], object]) -> str:
+    """Run a function in a forked child; return what it returns, as text. Fail if it fails or exceeds the deadline."""
     told, tells = os.pipe()
     if not (pid := os.fork()):
         signal.alarm(DEADLINE)
         try:
-            act()
-            os.write(tells, b"done")
+            os.write(tells, f"done{act()}".encode())
         except BaseException as error:
             os.write(tells, repr(error).encode()[:1000])
         finally:
             os._exit(0)
     os.close(tells)
-    said = os.read(told, 2000)
+    said = os.read(told, 2000).decode()
     os.close(told)
     os.waitpid(pid, 0)
-    assert said == b"done", said or "the child took too long"
+    assert said.startswith("done"), said or "the child took too long"
+    return said.removeprefix("done")
 
 
 # -- forks
@@ -159,30 +160,18 @@ def test_no_connection_is_shared_by_two_processes(kind: str, prefix: str) -> Non
     saver = made(f"{kind} redis", prefix)
     write(saver)
     saver.set_thread_ttl("t", None)
-    names = f"{prefix}-parent"
-    script = "return redis.call('CLIENT', 'ID')"
 
-    def ids() -> set[int]:
+    async def on_its_loop() -> Any:
+        return await saver._driver.batcher().answer(Command(("CLIENT", "ID")))
+
+    def connection() -> int:
         if kind == "sync":
-            return {saver._driver.client.execute_command("CLIENT", "ID")}
-        return {loops.call(_client_id(saver))}
+            return int(saver._driver.client.execute_command("CLIENT", "ID"))
+        return int(loops.call(on_its_loop()))
 
-    before = ids()
-    told, tells = os.pipe()
-
-    def child() -> None:
-        os.write(tells, repr(ids()).encode())
-
-    in_child(child)
-    theirs = os.read(told, 1000)
-    assert eval(theirs).isdisjoint(before), (names, script)
-    assert ids() == before  # it is still open
-
-
-async def _client_id(saver: AsyncRedisSaver) -> int:
-    batcher = saver._driver.batcher()
-    assert batcher is not None
-    return int(await batcher.answer(Command(("CLIENT", "ID"))))
+    before = connection()
+    assert int(in_child(connection)) != before
+    assert connection() == before  # it is still open
 
 
 def test_a_saver_works_in_a_child_forked_within_a_running_loop(prefix: str) -> None:
@@ -233,30 +222,29 @@ def test_a_child_closes_only_its_own_connections(prefix: str) -> None:
 # -- twins of clients
 
 
-def clients() -> dict[str, Any]:
-    host, cluster = {"host": "127.0.0.1", "port": port()}, {"host": "127.0.0.1", "port": port("cluster")}
-    blocking = redis.BlockingConnectionPool(**host, max_connections=3, timeout=7)
-    ablocking = redis.asyncio.BlockingConnectionPool(**host, max_connections=3, timeout=7)
-    return {
-        "redis": redis.Redis(**host, db=2, decode_responses=True, protocol=3, client_name="mine"),
-        "blocking pool": redis.Redis.from_pool(blocking),
-        "cluster": redis.RedisCluster(**cluster, socket_timeout=3),
-        "valkey": valkey.Valkey(**host, db=2),
-        "valkey cluster": valkey.ValkeyCluster(**cluster),
-        "fakeredis": fakeredis.FakeRedis(server=fakeredis.FakeServer()),
-        "async redis": redis.asyncio.Redis(**host, db=2, decode_responses=True, protocol=3, client_name="mine"),
-        "async blocking pool": redis.asyncio.Redis.from_pool(ablocking),
-        "async cluster": redis.asyncio.RedisCluster(**cluster, socket_timeout=3),
-        "async valkey": valkey.asyncio.Valkey(**host, db=2),
-        "async valkey cluster": valkey.asyncio.ValkeyCluster(**cluster),
-        "async fakeredis": fakeredis.FakeAsyncRedis(server=fakeredis.FakeServer()),
+def client_of(name: str) -> Any:
+    host, of_cluster = {"host": "127.0.0.1", "port": port()}, {"host": "127.0.0.1", "port": port("cluster")}
+    of_redis: dict[str, Any] = {"db": 2, "decode_responses": True, "protocol": 3, "client_name": "mine"}
+    is_async = name.startswith("async ")
+    ours, theirs = (redis.asyncio, valkey.asyncio) if is_async else (redis, valkey)
+    embedded = fakeredis.FakeAsyncRedis if is_async else fakeredis.FakeRedis
+    makers: dict[str, Callable[[], Any]] = {
+        "redis": lambda: ours.Redis(**host, **of_redis),
+        "blocking pool": lambda: ours.Redis.from_pool(
+            ours.BlockingConnectionPool(**host, max_connections=3, timeout=7)
+        ),
+        "cluster": lambda: ours.RedisCluster(**of_cluster, socket_timeout=3),
+        "valkey": lambda: theirs.Valkey(**host, db=2),
+        "valkey cluster": lambda: theirs.ValkeyCluster(**of_cluster),
+        "fakeredis": lambda: embedded(server=fakeredis.FakeServer()),
     }
+    return makers[name.removeprefix("async ")]()
 
 
 @pytest.mark.parametrize("flavour", ["", "async "])
 @pytest.mark.parametrize("kind", ["redis", "blocking pool", "cluster", "valkey", "valkey cluster", "fakeredis"])
 def test_a_twin_has_the_same_settings_and_shares_nothing(flavour: str, kind: str, prefix: str) -> None:
-    one = clients()[flavour + kind]
+    one = client_of(flavour + kind)
     two = twin(one)
     assert type(two) is type(one)
     if hasattr(one, "connection_pool"):
@@ -265,10 +253,8 @@ def test_a_twin_has_the_same_settings_and_shares_nothing(flavour: str, kind: str
         assert mine is not theirs
         for name in ("host", "port", "db", "decode_responses", "protocol", "client_name", "server"):
             assert mine.connection_kwargs.get(name) == theirs.connection_kwargs.get(name)
-        assert (mine.max_connections, getattr(mine, "timeout", None)) == (
-            theirs.max_connections,
-            getattr(theirs, "timeout", None),
-        )
+        for name in ("max_connections", "timeout"):
+            assert getattr(mine, name, None) == getattr(theirs, name, None)
     if flavour:
 
         async def both() -> None:
@@ -286,15 +272,15 @@ def test_a_twin_has_the_same_settings_and_shares_nothing(flavour: str, kind: str
 
 def test_a_sentinel_client_has_a_twin(sentinel: Any, prefix: str) -> None:  # noqa: F811
     nodes = [("127.0.0.1", sentinel.port)]
-    one = redis.sentinel.Sentinel(nodes, password="secret").master_for("our:service")
-    saver = RedisSaver(one, prefix=prefix)
-    write(saver)
-    in_child(lambda: saver.get_tuple(config()))
-    asaver = AsyncRedisSaver(
-        redis.asyncio.sentinel.Sentinel(nodes, password="secret").master_for("our:service"), prefix=prefix
+    one, aone = (
+        module.sentinel.Sentinel(nodes, password="secret").master_for("our:service")
+        for module in (redis, redis.asyncio)
     )
+    saver, asaver = RedisSaver(one, prefix=prefix), AsyncRedisSaver(aone, prefix=prefix)
+    write(saver)
     assert value(asaver.get_tuple(config())) == 1
-    in_child(lambda: asaver.get_tuple(config()))
+    for each in (saver, asaver):
+        assert in_child(lambda each=each: value(each.get_tuple(config()))) == "1"
     one.close()
 
 
@@ -321,27 +307,21 @@ def test_a_client_without_a_twin_raises_a_clear_error(prefix: str) -> None:
 # -- event loops
 
 
-def test_many_short_event_loops_work_at_once(prefix: str) -> None:
-    saver = made("async redis", prefix)
-    failed: list[BaseException] = []
+@pytest.mark.parametrize(("server", "turns"), [("redis", 14), ("cluster", 4), ("fakeredis", 4)])
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_many_short_event_loops_work_at_once(server: str, turns: int, prefix: str) -> None:
+    saver = made(f"async {server}", prefix)
 
     def loops_of_one(number: int) -> None:
         async def some(turn: int) -> None:
             await awrite(saver, f"{number}", [number, turn], turn)
             assert value(await saver.aget_tuple(config(f"{number}"))) == [number, turn]
 
-        try:
-            for turn in range(1, 15):
-                asyncio.run(asyncio.wait_for(some(turn), DEADLINE))
-        except BaseException as error:
-            failed.append(error)
+        for turn in range(1, turns + 1):
+            asyncio.run(asyncio.wait_for(some(turn), DEADLINE))
 
-    others = [threading.Thread(target=loops_of_one, args=(number,)) for number in range(8)]
-    for other in others:
-        other.start()
-    for other in others:
-        other.join(3 * DEADLINE)
-    assert failed == []
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(loops_of_one, range(8), timeout=3 * DEADLINE))
 
 
 def test_the_first_loop_and_lasting_loops_get_their_own_connections(
@@ -468,11 +448,15 @@ async def test_cancelling_on_another_loop_affects_only_that_caller(prefix: str) 
 # -- over two tiers
 
 
+def write_behind(kind: str, prefix: str) -> Any:
+    hot, over = made("sync redis" if kind == "tiered" else "async redis", prefix), InMemorySaver()
+    return (TieredSaver if kind == "tiered" else AsyncTieredSaver)(hot, over, mode="write-behind", flush_interval=0.05)
+
+
 @pytest.mark.parametrize("kind", ["tiered", "atiered"])
 def test_flushers_start_with_a_childs_first_call(kind: str, prefix: str) -> None:
-    cold = InMemorySaver()
-    hot = made("sync redis" if kind == "tiered" else "async redis", prefix)
-    saver = (TieredSaver if kind == "tiered" else AsyncTieredSaver)(hot, cold, mode="write-behind", flush_interval=0.05)
+    saver = write_behind(kind, prefix)
+    cold = saver.cold
 
     def close() -> None:
         assert (saver.close() if kind == "tiered" else asyncio.run(saver.aclose())) == 0
@@ -506,10 +490,7 @@ def test_flushers_start_with_a_childs_first_call(kind: str, prefix: str) -> None
 
 @pytest.mark.parametrize("kind", ["tiered", "atiered"])
 async def test_a_nested_with_block_keeps_the_flusher_running(kind: str, prefix: str) -> None:
-    hot = made("sync redis" if kind == "tiered" else "async redis", prefix)
-    saver = (TieredSaver if kind == "tiered" else AsyncTieredSaver)(
-        hot, InMemorySaver(), mode="write-behind", flush_interval=0.05
-    )
+    saver = write_behind(kind, prefix)
     uniform = Uniform(saver)
 
     async def within(act: Callable[[], Any]) -> None:
@@ -596,33 +577,30 @@ async def test_callers_waiting_for_a_loop_that_ends_get_an_error(monkeypatch: py
 # -- histories
 
 
-def run_histories(kind: str, url: str, first: int, count: int, database: str, timeout: float) -> None:
-    command = [
-        sys.executable, "-X", "dev", "-W", "ignore:This process:DeprecationWarning", str(PROGRAM), url, kind, str(first), str(count),
-        "--postgres", database,
-    ]  # fmt: skip
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
-    assert (ended.returncode, ended.stderr) == (0, ""), f"repeat with: {' '.join(command)}\n{ended.stderr}"
-
-
-@pytest.mark.random
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("target", targets("redis62", never=["fakeredis"]))
-def test_random_histories_of_loops_and_forks(kind: str, target: str, database: str) -> None:
-    """No call hangs or gets another's answer, and -X dev shows no warning at the end."""
-    run_histories(kind, url_of(target), seed(), 2, database, 240)
-
-
-@pytest.mark.slow
 @pytest.mark.random
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("target", targets("redis", "cluster", "valkey", never=["fakeredis"]))
 @pytest.mark.parametrize("kind", KINDS)
-def test_many_random_histories_of_loops_and_forks(kind: str, target: str, database: str) -> None:
-    """500 histories, together with the ordinary suite."""
+@pytest.mark.parametrize(
+    ("target", "count"),
+    [
+        *((target, 2) for target in targets("redis62", never=["fakeredis"])),
+        *(
+            pytest.param(target, 42, marks=pytest.mark.slow)
+            for target in targets("redis", "cluster", "valkey", never=["fakeredis"])
+        ),
+    ],
+)
+def test_random_histories_of_loops_and_forks(kind: str, target: str, count: int, database: str) -> None:
+    """No call hangs or gets another's answer, and -X dev shows no warning at the end."""
     if target == "valkey" and kind.endswith("tiered"):
         target = "redis62"
-    run_histories(kind, url_of(target), seed(), 42, database, 7000)
+    command = [
+        sys.executable, "-X", "dev", "-W", "ignore:This process:DeprecationWarning", str(PROGRAM), url_of(target), kind, str(seed()),
+        str(count), "--postgres", database,
+    ]  # fmt: skip
+    timeout = 240 if count == 2 else 7000
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    assert (ended.returncode, ended.stderr) == (0, ""), f"repeat with: {' '.join(command)}\n{ended.stderr}"
 
 
 def test_collected_savers_are_not_watched_for_forks() -> None:

@@ -28,7 +28,7 @@ from tests.support.tiering import Tiers
 from tests.support.uniform import Target
 from tests.support.wrappers import Around
 
-from redis_saver import ClusterMoving, KeyConflict, RedisSaver
+from redis_saver import ClusterMoving, KeyConflict
 from redis_saver._client.aio import Batcher
 from redis_saver._client.link import Link
 from redis_saver._common.names import Keyspace
@@ -283,13 +283,8 @@ class Crowd:
         async def together(callers: list[Caller]) -> None:
             await asyncio.gather(*(self.atalk(caller) for caller in callers))
 
-        def loop_of(callers: list[Caller]) -> Callable[[], None]:
-            return lambda: asyncio.run(together(callers))
-
-        def thread_of(caller: Caller) -> Callable[[], None]:
-            return lambda: self.talk(caller)
-
-        acts = [loop_of(some(tasks)) for _ in range(loops)] + [thread_of(one) for one in some(os_threads)]
+        acts = [partial(lambda callers: asyncio.run(together(callers)), some(tasks)) for _ in range(loops)]
+        acts += [partial(self.talk, one) for one in some(os_threads)]
         running = [threading.Thread(target=self.guarded, args=(act,), daemon=True) for act in acts]
         for each in running:
             each.start()
@@ -416,8 +411,11 @@ async def test_each_caller_gets_its_own_answer_over_two_tiers(tiers: Tiers, mode
 # -- deliberate faults that the tests must find
 
 
-@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
-@pytest.mark.parametrize("flavour", ["async"], indirect=True)
+def on_redis(flavour: str) -> Any:
+    return pytest.mark.parametrize(("target_name", "flavour"), [("redis", flavour)], indirect=True)
+
+
+@on_redis("async")
 async def test_swapped_replies_of_a_pipeline_are_noticed(target: Target, monkeypatch: Any) -> None:
     together = Link.together
 
@@ -434,8 +432,7 @@ async def test_swapped_replies_of_a_pipeline_are_noticed(target: Target, monkeyp
         crowd.check()
 
 
-@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
-@pytest.mark.parametrize("flavour", ["sync"], indirect=True)
+@on_redis("sync")
 async def test_a_stale_reply_on_a_connection_is_noticed(target: Target, monkeypatch: Any) -> None:
     """The client behaves as if it reused a connection before its reply arrived."""
     left, saver = list[Any](), target.uniform().saver
@@ -451,8 +448,7 @@ async def test_a_stale_reply_on_a_connection_is_noticed(target: Target, monkeypa
         crowd.check()
 
 
-@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
-@pytest.mark.parametrize("flavour", ["async"], indirect=True)
+@on_redis("async")
 async def test_a_call_that_never_ends_is_noticed(target: Target, monkeypatch: Any) -> None:
     monkeypatch.setattr("test_own_answers.DEADLINE", 0.5)
     monkeypatch.setattr(Batcher, "_on_done", lambda batcher, task: batcher._under_way.pop(task))

@@ -17,7 +17,7 @@ import pytest
 import redis
 import trustme
 from sentinels import roundtrip
-from tests.support.servers import Cluster, Server, binary, free_port, valkey_binary
+from tests.support.servers import Cluster, Sentinel, Server, binary, free_port, valkey_binary
 
 from redis_saver import AsyncRedisSaver, RedisSaver
 from redis_saver._client import clients
@@ -132,19 +132,10 @@ def start_kind(kind: str, certificates: Certificates, name: str, stop: list[Any]
         cluster.join([port for _, port in pairs])
         return "rediss+cluster://" + ",".join(f"127.0.0.1:{port}" for _, port in pairs)
     primary, port = start(certificates, name)
-    watch = Server.__new__(Server)
-    watch.__dict__.update(program=primary.program, options=(), port=free_port(), folder=primary.folder, process=None)
     of_tls = free_port()
     lines = [f"{one} {other}" for one, other in zip(*[iter(certificates.settings(name))] * 2, strict=True)]
-    lines += [
-        f"port {watch.port}",
-        f"tls-port {of_tls}",
-        "tls-replication yes",
-        f"sentinel monitor us 127.0.0.1 {port} 1",
-    ]
-    Path(primary.folder, "sentinel.conf").write_text("\n".join(lines) + "\n")
-    stop += [watch, primary]
-    watch.start_as(f"{primary.folder}/sentinel.conf", "--sentinel")
+    lines += [f"tls-port {of_tls}", "tls-replication yes", f"sentinel monitor us 127.0.0.1 {port} 1"]
+    stop += [Sentinel(*lines, program=primary.program), primary]
     return f"rediss+sentinel://127.0.0.1:{of_tls}/us/1"
 
 

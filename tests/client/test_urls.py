@@ -42,6 +42,8 @@ REDIS = [
     FORGOTTEN,
     f"redis:{{}}@{HERE}",
     f"https://me:{{}}@{HERE}",
+    "https://host?password={}",
+    "redis+cluster://:{}@host:x",
 ]
 CLUSTERS = [f"redis+cluster://me:{{}}@{HERE},{HERE}", f"rediss+cluster://{HERE}?password={{}}"]
 POSTGRES = [
@@ -166,7 +168,9 @@ def test_an_unescaped_character_in_a_password_is_refused(form: str, sign: str) -
             clients.connect(form.replace("{}", f"12{sign}QX"), asynchronous=asynchronous)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
+@example(password="%2F")
+@example(password="/?#@:%[]&=+ \\")
 @given(password=st.text(min_size=1, max_size=20).filter(lambda text: text.isprintable() or text.isascii()))
 def test_a_percent_encoded_password_arrives(password: str) -> None:
     spelled = quote(password, safe="")
