@@ -28,32 +28,11 @@ MAY_IMPORT = {
     "_tiered": {"_engine", "_serde", "_storage", "_checkpoint", "encryption"},
     "_tiered_store": {"_engine", "_store", "_tiered"},
     "_inspector": {
-        "_cache",
-        "_engine",
-        "_storage",
-        "_checkpoint",
-        "_migrate",
-        "_store",
-        "_tiered",
-        "_tiered_store",
-        "__init__",
+        *("_cache", "_engine", "_storage", "_checkpoint", "_migrate", "_store", "_tiered", "_tiered_store", "__init__"),
     },
     "_cli": {
-        "_cache",
-        "_client",
-        "_engine",
-        "_serde",
-        "_storage",
-        "_checkpoint",
-        "_store",
-        "_migrate",
-        "_tiered",
-        "_tiered_store",
-        "_inspector",
-        "encryption",
-        "inspector",
-        "telemetry",
-        "__init__",
+        *("_cache", "_client", "_engine", "_serde", "_storage", "_checkpoint", "_store", "_migrate", "_tiered"),
+        *("_tiered_store", "_inspector", "encryption", "inspector", "telemetry", "__init__"),
     },
     "_telemetry": {"_cache", "_engine", "_tiered", "_tiered_store"},
     "telemetry": {"_cache", "_checkpoint", "_engine", "_store", "_telemetry", "_tiered", "_tiered_store"},
@@ -89,9 +68,8 @@ def imported(path: Path, known: dict[str, Path]) -> set[str]:
             names = [f"{base}.{each.name}".removeprefix(".") for each in node.names]
             found.update(name if name in known else base or "__init__" for name in names)
         if isinstance(node, ast.Import):
-            found.update(
-                each.name.removeprefix("redis_saver.") for each in node.names if each.name.startswith("redis_saver.")
-            )
+            ours = [each.name for each in node.names if each.name.startswith("redis_saver.")]
+            found.update(name.removeprefix("redis_saver.") for name in ours)
     return found
 
 

@@ -16,19 +16,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from tests.support.methods import methods_of
 
 import redis_saver
-from redis_saver import (
-    AsyncRedisCache,
-    AsyncRedisSaver,
-    AsyncRedisStore,
-    AsyncTieredSaver,
-    AsyncTieredStore,
-    RedisCache,
-    RedisLLMCache,
-    RedisSaver,
-    RedisStore,
-    TieredSaver,
-    TieredStore,
-)
+from redis_saver import AsyncRedisCache, AsyncRedisSaver, AsyncRedisStore, AsyncTieredSaver, AsyncTieredStore
+from redis_saver import RedisCache, RedisLLMCache, RedisSaver, RedisStore, TieredSaver, TieredStore
 
 MODULES = {"agent_server", "encryption", "errors", "inspector", "migrate", "sentinels", "serde", "telemetry"}
 CLASSES = (

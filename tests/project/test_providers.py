@@ -1,4 +1,8 @@
-"""The providers of keys in docs/encryption.md, against stand-ins of AWS KMS and Vault."""
+"""The providers of the pages: of keys in docs/encryption.md, and of credentials in docs/servers.md.
+
+Those of keys meet stand-ins of AWS KMS and Vault. That of credentials makes the tokens that AWS describes, one for each
+connection.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,19 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlparse
 
 import httpx
 import pytest
 from botocore.exceptions import ClientError
-from tests.support.key_services import ARN, KeyServices
 
+from redis_saver import RedisSaver
 from redis_saver.encryption import KeyContext, KeyProvider, WrappedKey
 from redis_saver.errors import KeyUnavailable
+from tests.support.key_services import ARN, KeyServices
+from tests.support.servers import Server
 
-PAGE = Path(__file__).parents[2] / "docs" / "encryption.md"
+DOCS = Path(__file__).parents[2] / "docs"
 DATA_KEY, CONTEXT = bytes(range(32)), KeyContext("prefix", "thread", "tenant-7:ü\n{}")
 KINDS = ["AwsKms", "VaultTransit"]
 IDS = {"AwsKms": ARN + "{}", "VaultTransit": "{}/1"}
@@ -32,7 +39,7 @@ def services(monkeypatch: pytest.MonkeyPatch) -> Iterator[KeyServices]:
 
 def provider(kind: str) -> KeyProvider:
     """Make the provider of the page's block that defines this class."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```python\n(.*?)^```$", (DOCS / "encryption.md").read_text(), re.MULTILINE | re.DOTALL)
     (block,) = [block for block in blocks if f"class {kind}(" in block]
     names: dict[str, Any] = {}
     exec("import os\n" + block, names)
@@ -122,3 +129,45 @@ def test_other_errors_pass_unchanged(services: KeyServices, monkeypatch: pytest.
     monkeypatch.setenv("VAULT_TOKEN", "wrong")
     with pytest.raises(httpx.HTTPStatusError, match="403"):
         provider("VaultTransit").wrap(DATA_KEY, CONTEXT, None)
+
+
+# -- credentials of AWS
+
+
+@pytest.fixture
+def iam(monkeypatch: pytest.MonkeyPatch) -> Any:
+    for name, value in (("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE"), ("AWS_SECRET_ACCESS_KEY", "secret")):
+        monkeypatch.setenv(name, value)
+    (block,) = re.findall(r"^```python\n(.*?)^```$", (DOCS / "servers.md").read_text(), re.MULTILINE | re.DOTALL)
+    made: dict[str, Any] = {}
+    exec(block, made)
+    return made["IamCredentials"]
+
+
+@pytest.mark.parametrize("service", ["elasticache", "memorydb"])
+def test_a_token_of_iam_is_a_signed_request_without_its_scheme(iam: Any, service: str) -> None:
+    user, token = iam(service, "cache-1", "ann", "eu-central-1", serverless=service == "elasticache").get_credentials()
+    url = urlparse(f"https://{token}")
+    query = {name: values[0] for name, values in parse_qs(url.query).items()}
+    assert (user, url.netloc, url.path) == ("ann", "cache-1", "/")
+    assert (query["Action"], query["User"], query["X-Amz-Expires"]) == ("connect", "ann", "900")
+    assert query.get("ResourceType") == ("ServerlessCache" if service == "elasticache" else None)
+    assert f"/eu-central-1/{service}/aws4_request" in query["X-Amz-Credential"] and query["X-Amz-Signature"]
+
+
+def test_a_saver_asks_the_provider_for_each_connection(iam: Any) -> None:
+    server, asked = Server(), list[str]()
+    server.client().execute_command("ACL", "SETUSER", "ann", "on", "nopass", "+@all", "~*")
+
+    class Noted(iam):  # type: ignore[misc]
+        def get_credentials(self) -> tuple[str, str]:
+            asked.append("")
+            return super().get_credentials()
+
+    options = {"credential_provider": Noted("elasticache", "cache-1", "ann", "eu-central-1")}
+    with RedisSaver.from_conn_string(server.url, client_options=options) as saver:
+        saver.setup()
+        server.client().client_kill_filter(_type="normal", skipme=True)
+        saver.setup()
+    assert len(asked) == 2
+    server.stop()
