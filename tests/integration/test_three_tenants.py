@@ -30,9 +30,7 @@ class Service:
 
     def __init__(self, target: Target, secrets: dict[str, bytes], end: str = "") -> None:
         setting = Encryption(
-            Keyset(secrets),
-            key_for=lambda name, _: name.replace("/", ":").partition(":")[0],
-            on_unavailable="skip",
+            Keyset(secrets), key_for=lambda name, _: name.replace("/", ":").partition(":")[0], on_unavailable="skip"
         )
         options: Any = {"prefix": target.prefix + end, "encryption": setting}
         self.saver, self.store = RedisSaver(target.raw, **options), RedisStore(target.raw, **options)
