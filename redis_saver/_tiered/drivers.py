@@ -199,15 +199,15 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
 
     async def on_loop_of_cold(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the loop where cold answers: this one, or another."""
-        if self._is_loop_of_cold(asyncio.get_running_loop()):
+        if self._is_loop_of_cold():
             return await make()
         loop = self._loop_of_others()
         return await loops.acall(make(), loop)
 
-    def _is_loop_of_cold(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """True if the cold saver answers on this loop with its own connections."""
+    def _is_loop_of_cold(self) -> bool:
+        """True if the cold saver answers on the running loop with its own connections."""
         bound = getattr(self.cold, "loop", None)
-        return bound is None or (bound is loop and not self._is_forked)
+        return bound is None or (bound is asyncio.get_running_loop() and not self._is_forked)
 
     def _loop_of_others(self) -> asyncio.AbstractEventLoop | None:
         """Return the loop on which cold answers calls from other loops. None: the background loop."""
@@ -264,8 +264,7 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         return await self._call(way)
 
     async def _call(self, way: Way) -> Any:
-        is_here, request = self._is_loop_of_cold(asyncio.get_running_loop()), way.request
-        cold = with_own_lock(way.cold if is_here else await arenewed(way.cold))
+        request, cold = way.request, with_own_lock(way.cold if self._is_loop_of_cold() else await arenewed(way.cold))
         call: Any = request.method in statements.METHODS and statements.amethod_of(cold, request.method)
         with way.reading:
             answer = (call or _amethod(cold, request.method))(*request.arguments, **request.options)

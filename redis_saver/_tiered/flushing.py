@@ -432,12 +432,11 @@ class _Claim:
 
     def _fill(self, ns: str) -> Tiered[Exception | None]:
         """Write to cold the checkpoints of a namespace that were coalesced and are needed now."""
-        hot = self._hot
         if ns in self._filled_up or not (yield Command(("HEXISTS", self.keys.data_key, "@cold_gaps"))):
             return None
         query = listing.query(config.to_config(self.thread, ns, ""), None, None, None)
-        checkpoints = yield from listing.collect(listing.list_checkpoints(hot, query))
-        paths = yield from task_paths_in_hot(hot, self.thread, checkpoints)
+        checkpoints = yield from listing.collect(listing.list_checkpoints(self._hot, query))
+        paths = yield from task_paths_in_hot(self._hot, self.thread, checkpoints)
         for saved in reversed(checkpoints):
             for call in calls_for(self.tiers.for_cold(saved), self.thread, paths):
                 if (error := (yield from self._ask_cold(call))) is not None:
@@ -447,8 +446,7 @@ class _Claim:
 
     def _give_checkpoint(self, record: BacklogRecord) -> Tiered[Exception | None]:
         ns, checkpoint_id = record.address
-        hot = self._hot
-        saved = yield from reading.get_tuple(hot, config.to_config(self.thread, ns, checkpoint_id))
+        saved = yield from reading.get_tuple(self._hot, config.to_config(self.thread, ns, checkpoint_id))
         if saved is None:  # pruned or deleted meanwhile
             return None
         saved = self.tiers.for_cold(saved)
@@ -471,8 +469,7 @@ class _Claim:
             base_id = names.name_of(base)
         versions = self.tiers.flush_queue.versions((self.thread, ns), base_id) if self.tiers.flush_queue else None
         if versions is None:
-            hot = self._hot
-            saved = yield from reading.get_tuple(hot, config.to_config(self.thread, ns, base_id))
+            saved = yield from reading.get_tuple(self._hot, config.to_config(self.thread, ns, base_id))
             # If the checkpoint was put again, cold does not have hot's version of it yet.
             is_dirty = (yield Command(("ZSCORE", self.keys.dirty, names.checkpoint(ns, base_id)))) is not None
             versions = versions_of_values(saved.checkpoint) if saved and not is_dirty else {}

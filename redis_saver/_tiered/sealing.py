@@ -221,21 +221,19 @@ class SealedCold:
         its place.
         """
         answers: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
-        remaining, is_target = {*channels}, True
+        remaining = {*channels}
         at: RunnableConfig | None = config
         above: _Opened | None = None
         while remaining and at is not None:
             if (saved := (yield self._ask("get_tuple", at))) is None:
                 break
-            known = above.known_writes if above else b""
-            above = yield from self._opened(saved)
+            child, above = above, (yield from self._opened(saved))
             opened = above.saved
             at = opened.parent_config
-            if is_target:
-                is_target = False
+            if child is None:  # this is the target, not an ancestor
                 continue
             with decoding("the ancestors in cold of {}", configs.address(config), remedy=REMEDY):
-                check_writes(known, opened.pending_writes or (), opened.checkpoint["id"])
+                check_writes(child.known_writes, opened.pending_writes or (), opened.checkpoint["id"])
             for write in reversed(opened.pending_writes or ()):
                 if write[1] in remaining:
                     answers[write[1]]["writes"].insert(0, write)
@@ -277,9 +275,7 @@ class SealedCold:
                 raise ValueError("LangGraph wrote it before 2025, with pending sends, which have no place of their own")
         for channel in in_cold.keys() & versions.keys():
             place = "value", thread, ns, channel, str(versions[channel])
-            checkpoint["channel_values"][channel], _ = yield from self._open(
-                in_cold[channel], self._serde, address, *place
-            )
+            checkpoint["channel_values"][channel], _ = yield from self._open(in_cold[channel], address, *place)
         pending = yield from self._open_writes(saved, address)
         opened = saved._replace(checkpoint=checkpoint, metadata=metadata, pending_writes=[*pending])
         cipher = yield from self._keys.of_envelope(thread, envelope(head_of(saved.metadata)).key)
@@ -298,9 +294,7 @@ class SealedCold:
         counts, indexes = dict[str, int](), defaultdict[str, Counter[int]](Counter)
         calls = defaultdict[str, dict[int, SpecialCall]](dict)
         for task, channel, value in saved.pending_writes or ():
-            write, (path, index, count, *call) = yield from self._open(
-                value, self._serde, address, *place, task, channel
-            )
+            write, (path, index, count, *call) = yield from self._open(value, address, *place, task, channel)
             if channel in WRITES_IDX_MAP:
                 calls[task][WRITES_IDX_MAP[channel]] = SpecialCall.of(bytes.fromhex("".join(call)))
             pending.append((writes_sort_key(path, task, int(index)), (task, channel, write)))
@@ -321,11 +315,11 @@ class SealedCold:
         place = address.thread_id, address.checkpoint_ns, address.checkpoint_id or ""
         with decoding("{} in cold", address, remedy=REMEDY):
             sealed = head_of(saved.metadata)
-        head, _ = yield from self._open(sealed, self._serde, address, "head", *place)
+        head, _ = yield from self._open(sealed, address, "head", *place)
         return head
 
     def _open(
-        self, stored: Any, serde: SerializerProtocol, address: configs.Address, kind: str, thread: str, *place: str
+        self, stored: Any, address: configs.Address, kind: str, thread: str, *place: str
     ) -> Tiered[tuple[Any, Sequence[str]]]:
         """Open an envelope. Returns its value, and the rest of its place."""
         reading = decoding("a {} {!r} of {} in cold", kind, place[-2:], address, remedy=REMEDY)
@@ -334,7 +328,7 @@ class SealedCold:
             rest = sealed.place_after(kind, thread, *place)
         cipher = yield from self._keys.of_envelope(thread, sealed.key)
         with reading:
-            value = sealed.open(cipher, serde)
+            value = sealed.open(cipher, self._serde)
         return type(stored)(value) if is_snapshot(stored) else value, rest
 
 
