@@ -14,6 +14,7 @@ from tests.support.acl import acl_rule
 from tests.support.factories import chain, checkpoint, config, ids, put
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import ERROR, INTERRUPT, CheckpointTuple
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.types import TASKS
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
@@ -23,7 +24,7 @@ from tests.support.seeds import seed
 from tests.support.servers import Server
 from typing_extensions import TypedDict
 from tests.support.uniform import Target, Uniform
-from tests.support.wrappers import Around, Meanwhile
+from tests.support.wrappers import Meanwhile, noted
 
 from redis_saver import RedisSaver, ThreadDamaged, TieredSaver, VersionInfo, WriteInfo
 from redis_saver._checkpoint import auditing
@@ -62,22 +63,20 @@ async def some_threads(uniform: Uniform) -> None:
 def state_of(found: list[CheckpointTuple]) -> set[str]:
     """Return the state by the newest root checkpoint that `list` returns."""
     root = [one for one in found if not one.config["configurable"]["checkpoint_ns"]]
-    channels = {channel for _, channel, _ in root[0].pending_writes}
-    return {"interrupted"} & {one for one in ["interrupted"] if INTERRUPT in channels} | {
-        one for one in ["failed"] if ERROR in channels
-    } or {"active"}
+    states = {INTERRUPT: "interrupted", ERROR: "failed"}
+    return {states[channel] for _, channel, _ in root[0].pending_writes if channel in states} or {"active"}
 
 
-FILTERS: list[tuple[str, list[Any]]] = [
-    ("state", [None, "active", "interrupted", "failed"]),
-    ("updated_after", [None, NOON + timedelta(minutes=9)]),
-    ("updated_before", [None, NOON + timedelta(minutes=20)]),
-    ("min_bytes", [0, 1500]),
-    ("expires_within", [None, "15m", timedelta()]),
-    ("pinned", [None, True, False]),
-    ("dirty", [None, True, False]),
-    ("thread_prefix", ["", "plain-1"]),
-]
+FILTERS: dict[str, list[Any]] = {
+    "state": [None, "active", "interrupted", "failed"],
+    "updated_after": [None, NOON + timedelta(minutes=9)],
+    "updated_before": [None, NOON + timedelta(minutes=20)],
+    "min_bytes": [0, 1500],
+    "expires_within": [None, "15m", timedelta()],
+    "pinned": [None, True, False],
+    "dirty": [None, True, False],
+    "thread_prefix": ["", "plain-1"],
+}
 
 
 @pytest.mark.random
@@ -93,67 +92,61 @@ async def test_filters_of_threads_match_a_filter_in_python(saver: Uniform) -> No
     def is_wanted(name: str, asked: dict[str, Any]) -> bool:
         one = everything[name]
         within = {"15m": timedelta(minutes=15)}.get(asked["expires_within"], asked["expires_within"])
-        return all(
-            (
-                asked["state"] is None or asked["state"] in states[name],
-                asked["updated_after"] is None or one.updated_at > asked["updated_after"],
-                asked["updated_before"] is None or one.updated_at < asked["updated_before"],
-                one.bytes >= asked["min_bytes"],
-                within is None or (one.ttl is not None and one.ttl <= within),
-                asked["pinned"] in (None, one.pinned),
-                not asked["dirty"],
-                name.startswith(asked["thread_prefix"]),
-            )
+        return (
+            (asked["state"] is None or asked["state"] in states[name])
+            and (asked["updated_after"] is None or one.updated_at > asked["updated_after"])
+            and (asked["updated_before"] is None or one.updated_at < asked["updated_before"])
+            and (one.bytes >= asked["min_bytes"] and not asked["dirty"])
+            and (within is None or (one.ttl is not None and one.ttl <= within))
+            and (asked["pinned"] in (None, one.pinned) and name.startswith(asked["thread_prefix"]))
         )
 
-    cases = [dict(zip([name for name, _ in FILTERS], given)) for given in itertools.product(*(v for _, v in FILTERS))]
-    alone = [{**cases[0], name: value} for name, values in FILTERS for value in values]
+    cases = [dict(zip(FILTERS, given)) for given in itertools.product(*FILTERS.values())]
+    alone = [{**cases[0], name: value} for name, values in FILTERS.items() for value in values]
     for asked in [*alone, *random.Random(seed()).sample(cases, 25)]:
         found = [one.thread_id for one in await saver.threads(**asked)]
         assert set(found) == {name for name in everything if is_wanted(name, asked)}, (seed(), asked)
     assert {one.thread_id for one in await saver.threads(pinned=True)} != set()
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ({"state": "waiting"}, "'active', 'interrupted', 'failed' or 'orphaned'"),
-        ({"updated_after": datetime(2026, 1, 1)}, "a datetime with a tzinfo"),
-        ({"updated_before": "2026"}, "updated_before='2026'"),
-        ({"min_bytes": -1}, "min_bytes=-1"),
-        ({"min_bytes": True}, "min_bytes=True"),
-        ({"expires_within": "soon"}, "expires_within='soon'"),
-        ({"expires_within": timedelta(-1)}, "not negative"),
-        ({"pinned": 1}, "pinned=1"),
-        ({"dirty": "yes"}, "dirty='yes'"),
-        ({"thread_prefix": b"x"}, "thread_prefix=b'x'"),
-        ({"states": "failed"}, "unexpected keyword argument 'states'"),
-    ],
-)
-def test_wrong_filters_raise_at_the_call(asked: Any, said: str) -> None:
-    with (
-        RedisSaver.from_conn_string("redis://127.0.0.1:1") as saver,
-        pytest.raises((TypeError, ValueError), match=said),
-    ):
-        saver.threads(**asked)
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("threads", {"state": "waiting"}, "'active', 'interrupted', 'failed' or 'orphaned'"),
+    ("threads", {"updated_after": datetime(2026, 1, 1)}, "a datetime with a tzinfo"),
+    ("threads", {"updated_before": "2026"}, "updated_before='2026'"),
+    ("threads", {"min_bytes": -1}, "min_bytes=-1"),
+    ("threads", {"min_bytes": True}, "min_bytes=True"),
+    ("threads", {"expires_within": "soon"}, "expires_within='soon'"),
+    ("threads", {"expires_within": timedelta(-1)}, "not negative"),
+    ("threads", {"pinned": 1}, "pinned=1"),
+    ("threads", {"dirty": "yes"}, "dirty='yes'"),
+    ("threads", {"thread_prefix": b"x"}, "thread_prefix=b'x'"),
+    ("threads", {"states": "failed"}, "unexpected keyword argument 'states'"),
+    ("latest_values", {}, "either thread_ids"),
+    ("latest_values", {"thread_ids": ["a"], "thread_prefix": ""}, "either thread_ids"),
+    ("latest_values", {"thread_ids": "a"}, "pass a list of thread_ids"),
+    ("latest_values", {"thread_prefix": b"a"}, "write a str"),
+    ("latest_values", {"thread_ids": [b"a"]}, "thread_id=b'a'"),
+]
+
+
+@pytest.mark.parametrize(("method", "asked", "said"), WRONG, ids=str)
+def test_wrong_arguments_raise_at_the_call(method: str, asked: dict[str, Any], said: str) -> None:
+    channel = ("n",) if method == "latest_values" else ()
+    with RedisSaver.from_conn_string("redis://127.0.0.1:1") as saver:
+        with pytest.raises((TypeError, ValueError), match=said):
+            getattr(saver, method)(*channel, **asked)
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
 async def test_the_server_sends_only_matching_threads(saver: Uniform) -> None:
     """For a match, it sends only the part of the header with the time."""
-    names, answers = [f"t{number}" for number in range(20)], list[Any]()
-    for name in names:
-        await put(saver, config(name), {f"channel-{number}": number for number in range(100)})
+    for name in range(20):
+        await put(saver, config(f"t{name}"), {f"channel-{number}": number for number in range(100)})
     await saver.put_writes(config("t7", "", (await saver.get_thread("t7")).checkpoint_id), [(ERROR, "x")], "task")
 
-    def around(request: Any) -> Any:
-        reply = yield request
-        if isinstance(request, Batch):
-            answers.extend(reply)
-        return reply
-
-    Around(saver.saver, around)
+    asked = noted(saver.saver)
     assert [one.thread_id for one in await saver.threads(state="failed")] == ["t7"]
+    answers = [answer for request, reply in asked if isinstance(request, Batch) for answer in reply]
     assert len(answers) == 20 and [one for one in answers if one is not None] and answers.count(None) == 19
     assert len(repr(answers)) < 500
 
@@ -262,17 +255,8 @@ def by_hand(saver: Uniform, found: list[CheckpointTuple]) -> Counter[tuple[Any, 
 
 
 def inferred(child: CheckpointTuple, channel: str, began: str | None) -> tuple[Any, ...]:
-    address, about = child.config["configurable"], child.metadata
-    return (
-        channel,
-        address["checkpoint_ns"],
-        began,
-        about["step"],
-        about["source"],
-        None,
-        None,
-        (child.checkpoint["id"],),
-    )
+    ns, about = child.config["configurable"]["checkpoint_ns"], child.metadata
+    return channel, ns, began, about["step"], about["source"], None, None, (child.checkpoint["id"],)
 
 
 def stored_size(saver: Uniform, value: Any) -> int:
@@ -312,14 +296,7 @@ async def test_writes_of_a_graph_match_list(saver: Uniform, options: Any) -> Non
             assert one.candidates == () and one.inferred == (one.task_id is None)
     nodes = {(one.channel, one.node) for one in told}
     if not options:
-        known = {
-            ("log", "big"),
-            ("text", "big"),
-            ("log", "inner"),
-            ("log", "sub"),
-            ("log", "waits"),
-            ("sent", "worker"),
-        }
+        known = {("log", node) for node in ("big", "inner", "sub", "waits")} | {("text", "big"), ("sent", "worker")}
         assert known <= nodes and ("sent", None) not in nodes
         assert {one.node for one in told if one.channel == INTERRUPT} == {"waits"}
     assert all(one.node is None for one in told if one.inferred) and any(one.inferred for one in told)
@@ -368,13 +345,8 @@ async def test_random_branches_over_many_pages_match_list(saver: Uniform) -> Non
         parent = chance.choice([*made[ns][-3:], *made[ns][:1], None, "0000", "9999"]) if number else None
         made[ns].append(f"{number + 1000}")
         versions = {"n": f"{chance.randrange(4)}", "m": f"{number}"}
-        where = await put(
-            saver,
-            config("t", ns, parent),
-            dict.fromkeys(versions, number),
-            checkpoint_id=made[ns][-1],
-            versions=versions,
-        )
+        values, which = dict.fromkeys(versions, number), made[ns][-1]
+        where = await put(saver, config("t", ns, parent), values, checkpoint_id=which, versions=versions)
         if chance.random() < 0.5:
             await saver.put_writes(where, [(chance.choice("nm"), number), ("other", 1)], f"task{number}")
     found, told = await saver.list(config("t", None)), await saver.writes("t")
@@ -411,15 +383,8 @@ async def test_channel_history_matches_the_raw_keys(saver: Uniform, target: Targ
     links, shares = all_links(fields), 0
 
     def pieces(place: tuple[str, str], channel: str) -> tuple[int, dict[bytes, int]]:
-        field = next(
-            (
-                b"b" + place[0].encode() + b"\0" + entry[1:]
-                for entry in links[place].entries
-                if entry[1:].startswith(channel.encode() + b"\0")
-            ),
-            b"",
-        )
-        stored = fields.get(field, b"")
+        entries = [entry[1:] for entry in links[place].entries if entry[1:].startswith(channel.encode() + b"\0")]
+        stored = fields.get(b"b" + place[0].encode() + b"\0" + entries[0], b"") if entries else b""
         below = chunked.reachable([stored], fields) if stored else set()
         return len(stored), {one: len(fields[one]) for one in below}
 
@@ -428,11 +393,7 @@ async def test_channel_history_matches_the_raw_keys(saver: Uniform, target: Targ
         for place, one in found.items():
             parent = found.get(key_of(one.parent_config)) if one.parent_config else None
             version = one.checkpoint["channel_versions"].get(channel)
-            if (
-                place[0]
-                or version is None
-                or (parent and version == parent.checkpoint["channel_versions"].get(channel))
-            ):
+            if place[0] or version in (None, parent and parent.checkpoint["channel_versions"].get(channel)):
                 continue
             size, mine = pieces(place, channel)
             theirs = pieces(key_of(parent.config), channel)[1] if parent else {}
@@ -516,8 +477,6 @@ async def test_a_missing_chunk_or_header_raises_thread_damaged(saver: Uniform, t
 
 
 async def test_queries_work_with_an_encrypting_saver(saver: Uniform, target: Target) -> None:
-    from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
-
     other = target.uniform(serde=EncryptedSerializer.from_pycryptodome_aes(key=b"0123456789abcdef"))
     await run_graph(other, "t")
     assert [one.step for one in await other.channel_history("t", "text")][-1] == 1
@@ -559,40 +518,15 @@ async def test_long_values_come_in_small_batches_and_other_channels_are_not_read
     for number in range(12):
         large = [f"{number} {position} " + "x" * 1000 for position in range(10)]
         await put(saver, config(f"t{number}"), {"n": large, "other": "y" * 10_000})
-    sizes, sent = list[int](), list[str]()
-
-    def around(request: Any) -> Any:
-        reply = yield request
-        sizes.append(len(request.requests))
-        sent.append(repr(reply))
-        return reply
-
-    Around(saver.saver, around)
+    asked = noted(saver.saver)
     wanted = [f"t{number}" for number in range(12)]
     found = await saver.latest_values("n", thread_ids=[*wanted, *(f"none{number}" for number in range(8))])
     assert [one.value[0] for one in found] == [f"{number} 0 " + "x" * 1000 for number in range(12)]
+    sizes = [len(request.requests) for request, _ in asked]
     assert sizes[:2] == [10, 3] and sum(sizes) == 20, "pages get smaller after the first long values"
-    assert "yyyy" not in "".join(sent)
+    assert "yyyy" not in repr([reply for _, reply in asked])
     assert await saver.latest_values("n", thread_ids=[f"none{number}" for number in range(500)]) == []
-    assert max(sizes) == 200, "pages grow while threads have no value"
-
-
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ({}, "either thread_ids"),
-        ({"thread_ids": ["a"], "thread_prefix": ""}, "either thread_ids"),
-        ({"thread_ids": "a"}, "pass a list of thread_ids"),
-        ({"thread_prefix": b"a"}, "write a str"),
-        ({"thread_ids": [b"a"]}, "thread_id=b'a'"),
-    ],
-)
-def test_wrong_thread_arguments_raise_at_the_call(asked: Any, said: str) -> None:
-    with (
-        RedisSaver.from_conn_string("redis://127.0.0.1:1") as saver,
-        pytest.raises((TypeError, ValueError), match=said),
-    ):
-        saver.latest_values("n", **asked)
+    assert max(len(request.requests) for request, _ in asked) == 200, "pages grow while threads have no value"
 
 
 # -- costs and rights
@@ -606,20 +540,12 @@ async def test_a_page_takes_one_round_trip_and_sends_no_value(saver: Uniform) ->
         versions = {"n": f"{number}", "short": "1"}
         where = await put(saver, where, values, versions=versions, metadata={"step": number})
         await saver.put_writes(where, [("n", "secret " * 1000)], "task")
-    calls, sent = list[Any](), list[str]()
-
-    def around(request: Any) -> Any:
-        reply = yield request
-        calls.append(request)
-        sent.append(repr(reply))
-        return reply
-
-    Around(saver.saver, around)
+    asked = noted(saver.saver)
     assert len(await saver.writes("t")) == 60
-    assert len(calls) == 2 and "secret" not in "".join(sent)
-    calls.clear()
+    assert len(asked) == 2
     assert len(await saver.channel_history("t", "n")) == 60
-    assert len(calls) == 4 and "secret" not in "".join(sent), "three full pages, and an empty last one"
+    assert len(asked) == 2 + 4, "three full pages, and an empty last one"
+    assert "secret" not in repr([reply for _, reply in asked])
     assert (auditing.CHECKPOINTS_PER_PAGE, auditing.VERSIONS_PER_PAGE) == (50, 20)
 
 

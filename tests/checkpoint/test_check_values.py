@@ -28,6 +28,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Interrupt, Send, interrupt
 from pydantic import BaseModel, ConfigDict, PrivateAttr, TypeAdapter
+from tests.support.raw import contents
 from tests.support.tiering import Tiers
 from tests.support.uniform import Target
 
@@ -237,19 +238,6 @@ def said_by(caplog: pytest.LogCaptureFixture) -> dict[str, list[str]]:
 LEADS_TO = " (redis-saver docs changing-state)"
 
 
-def contents_of(target: Target) -> dict[bytes, Any]:
-    """Return all that the server has of the test."""
-    return {key: target.raw.dump(key) for key in target.keys()}
-
-
-async def came_back(target: Target, *, writes: bool) -> dict[str, Any]:
-    """Read the values in another process, as it were."""
-    saved = await target.uniform().get_tuple(config())
-    return (
-        {channel: value for _, channel, value in saved.pending_writes} if writes else saved.checkpoint["channel_values"]
-    )
-
-
 @pytest.mark.parametrize("writes", [False, True])
 async def test_it_says_what_comes_back_as_something_else(
     target: Target, writes: bool, caplog: pytest.LogCaptureFixture
@@ -259,7 +247,8 @@ async def test_it_says_what_comes_back_as_something_else(
         await uniform.put_writes(await put(uniform, config()), [*PUT.items()], "task")
     else:
         await put(uniform, config(), PUT)
-    said, read = said_by(caplog), await came_back(target, writes=writes)
+    said, saved = said_by(caplog), await target.uniform().get_tuple(config())
+    read = {channel: value for _, channel, value in saved.pending_writes} or saved.checkpoint["channel_values"]
     for name, value in PUT.items():
         assert said[name] == SAYS[name]
         assert bool(said[name]) == (content(value) != content(read[name])), name
@@ -335,11 +324,8 @@ async def test_deferred_nodes_and_messages_of_a_model_raise_nothing(target: Targ
 async def test_pairs_under_messages_of_another_channel_are_a_change(target: Target) -> None:
     """There LangGraph makes no messages of them."""
     uniform = target.uniform(check_values="raise")
-    for value in (
-        {"messages": ("user", "hi")},
-        {"messages": [("user", "hi")]},
-        [Send("x", {"messages": ("ai", "hi")})],
-    ):
+    pair = ("user", "hi")
+    for value in ({"messages": pair}, {"messages": [pair]}, [Send("x", {"messages": pair})]):
         with pytest.raises(ValueChanged, match="tuple → list"):
             await put(uniform, config(), {"other": value})
 
@@ -348,19 +334,16 @@ async def test_pairs_under_messages_of_another_channel_are_a_change(target: Targ
 async def test_it_raises_before_anything_is_written(target: Target, setting: dict[str, Any]) -> None:
     uniform = target.uniform(check_values="raise", **setting)
     first = await put(uniform, config(), {"order": {"lines": [1]}})
-    keys = contents_of(target)
-    with pytest.raises(
-        ValueChanged, match=re.escape('state["order"]["lines"]: tuple → list. Nothing was written. Store')
-    ):
+    keys = contents(target)
+    said = re.escape('state["order"]["lines"]: tuple → list. Nothing was written. Store')
+    with pytest.raises(ValueChanged, match=said):
         await put(uniform, first, {"order": {"lines": (1,)}})
-    with pytest.raises(
-        EncodeError, match=re.escape("channel 'order' would not come back equal: state[\"order\"]: tuple")
-    ):
+    said = re.escape("channel 'order' would not come back equal: state[\"order\"]: tuple")
+    with pytest.raises(EncodeError, match=said):
         await uniform.put_writes(first, [("order", (1,)), ("n", 1)], "task")
-    assert contents_of(target) == keys
-    await uniform.put_writes(
-        first, [(ERROR, ValueError("the node's own")), (INTERRUPT, [Interrupt("why", id="i")])], "t"
-    )
+    assert contents(target) == keys
+    of_langgraph = [(ERROR, ValueError("the node's own")), (INTERRUPT, [Interrupt("why", id="i")])]
+    await uniform.put_writes(first, of_langgraph, "t")
     made = checkpoint({"order": (1,), "n": 1}, {"order": "1", "n": "2"})
     await uniform.put(first, made, {"source": "loop", "step": 2}, {"n": "2"})  # the tuple is not new
 

@@ -18,7 +18,7 @@ from tests.support.uniform import Target, Uniform
 
 from redis_saver import Pruned, ThreadBusy
 from redis_saver._common import names
-from redis_saver._checkpoint import scripts
+from redis_saver._checkpoint import pruning, scripts
 
 WRITERS = 64
 
@@ -216,7 +216,10 @@ async def test_a_step_between_prunes_plan_and_its_removal_damages_nothing(
 
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("operation", ["prune", "delete_for_runs"])
-async def test_the_next_removal_finishes_one_that_died_half_way(target: Target, proxy: Proxy, operation: str) -> None:
+async def test_the_next_removal_finishes_one_that_died_half_way(
+    target: Target, proxy: Proxy, operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruning, "NAMES_PER_STEP", 100)
     uniform, dying = target.uniform(), through(proxy, target)
     removals: dict[str, Step] = {
         "prune": lambda uniform: uniform.prune(["thread", "warm"]),
@@ -226,20 +229,20 @@ async def test_the_next_removal_finishes_one_that_died_half_way(target: Target, 
         await grow(uniform, number, thread="warm")
     await removals[operation](uniform)
     await grow(uniform, 1)
-    for number in range(10, 200):
+    for number in range(10, 50):
         await grow(uniform, number, number - 1 if number > 10 else 1)
         if number > 10:
             await uniform.put_writes(config(checkpoint_id=name(number)), [("n", number)], "task")
-    await grow(uniform, 5, 199) if operation == "delete_for_runs" else await grow(uniform, 200, 199)
+    await grow(uniform, 5 if operation == "delete_for_runs" else 50, 49)
 
     proxy.lose_reply(scripts.REMOVE.sha.encode())
     error = await outcome(removals[operation](dying))
     assert isinstance(error, redis.ConnectionError), error
     left = await uniform.list(config())
-    assert 1 < len(left) < 192, "the removal was not interrupted half way"
+    assert 1 < len(left) < 42, "the removal was not interrupted half way"
     await removals[operation](uniform)
     check_sound(target)
-    assert ids(await uniform.list(config())) == ([name(200)] if operation == "prune" else [name(5), name(1)])
+    assert ids(await uniform.list(config())) == ([name(50)] if operation == "prune" else [name(5), name(1)])
 
 
 # -- copy_thread and writers

@@ -29,10 +29,8 @@ async def test_a_copy_has_all_data_of_its_source(saver: Uniform, target: Target)
     for mine, theirs in zip(copied, source, strict=True):
         assert mine.checkpoint == theirs.checkpoint
         assert mine.pending_writes == theirs.pending_writes
-        assert mine.metadata == {
-            **theirs.metadata,
-            **({"thread_id": "target"} if "thread_id" in theirs.metadata else {}),
-        }
+        renamed = {"thread_id": "target"} if "thread_id" in theirs.metadata else {}
+        assert mine.metadata == {**theirs.metadata, **renamed}
         assert mine.config["configurable"] == {**theirs.config["configurable"], "thread_id": "target"}
         assert (mine.parent_config is None) == (theirs.parent_config is None)
     assert len(target.keys()) == 4
@@ -63,9 +61,8 @@ async def test_a_copy_of_nothing_or_of_itself_changes_nothing(saver: Uniform) ->
 async def test_a_copy_is_independent_of_its_source(saver: Uniform) -> None:
     configs = await chain(saver, "source", 3)
     await saver.copy_thread("source", "target")
-    await put(
-        saver, config("target", "", configs[-1]["configurable"]["checkpoint_id"]), {"n": "new"}, versions={"n": "9"}
-    )
+    newest = config("target", "", configs[-1]["configurable"]["checkpoint_id"])
+    await put(saver, newest, {"n": "new"}, versions={"n": "9"})
     assert len(await saver.list(config("source"))) == 3
     await saver.delete_thread("source")
     assert len(await saver.list(config("target"))) == 4

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 from tests.support.factories import config, ids
+from tests.support.owning import owning
 from tests.support.talking import of_run, state, talk
 from tests.support.uniform import Target, Uniform
-from tests.support.wrappers import Around
+from tests.support.wrappers import noted
 
 from redis_saver import StillNeeded, ThreadDamaged
 from redis_saver._engine.requests import Command
@@ -28,9 +26,8 @@ async def test_a_run_in_the_middle_is_refused(saver: Uniform) -> None:
         with pytest.raises(StillNeeded, match="Nothing was removed") as caught:
             await saver.delete_for_runs(runs)
         text = str(caught.value)
-        assert all(
-            part in text for part in ("run 'run-2'", repr(removed), repr(child), "'thread'", "DeltaChannel 'log'")
-        )
+        parts = "run 'run-2'", repr(removed), repr(child), "'thread'", "DeltaChannel 'log'"
+        assert all(part in text for part in parts)
     assert [ids(await saver.list(config(thread))) for thread in ("thread", "plain")] == before
     assert (await state(saver)).values["log"] == log
 
@@ -76,15 +73,9 @@ async def test_runs_below_a_snapshot_are_deleted(saver: Uniform, snapshots: int,
 
 async def test_a_run_in_the_middle_of_a_plain_thread_is_deleted(saver: Uniform) -> None:
     """This costs nothing more."""
-    log, commands = await talk(saver, 4, is_plain=True), list[Any]()
-
-    def counted(request: Any) -> Any:
-        commands.extend([request] if isinstance(request, Command) and request.arguments[0] == "HMGET" else [])
-        return (yield request)
-
-    Around(saver.saver, counted)
+    log, asked = await talk(saver, 4, is_plain=True), noted(saver.saver)
     await saver.delete_for_runs(["run-2"])
-    assert not commands
+    assert not [one for one, _ in asked if isinstance(one, Command) and one.arguments[0] == "HMGET"]
     assert (await state(saver, is_plain=True)).values["log"] == log
     assert await of_run(saver, 2) == [] and (await saver.check("thread")).sound
 
@@ -102,18 +93,6 @@ async def test_a_forced_deletion_is_found_by_check(saver: Uniform, values: bool,
             await state(saver)
     else:
         assert (await state(saver)).values["log"] == log[4:]
-
-
-@asynccontextmanager
-async def owning(saver: Uniform, **options: Any) -> AsyncIterator[None]:
-    """Own the thread in either flavour."""
-    block = saver.saver.own("thread", **options)
-    if saver.native_async:
-        async with block:
-            yield
-    else:
-        with block:
-            yield
 
 
 async def test_a_rollback_in_the_middle_is_refused(target: Target, saver: Uniform) -> None:

@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
-from tests.support.uniform import Uniform
+from tests.support.uniform import Uniform, called
 
 from redis_saver import VersionInfo
 
@@ -36,10 +36,7 @@ async def chat(uniform: Uniform, turns: int) -> list[Any]:
     graph: Any = StateGraph(State).add_node(model).add_edge(START, "model").compile(checkpointer=uniform.saver)
     for turn in range(turns):
         given = {"messages": [HumanMessage("question", id=f"h{turn}")]}
-        if uniform.native_async:
-            await graph.ainvoke(given, config())
-        else:
-            graph.invoke(given, config())
+        await called(uniform, graph, "invoke", given, config())
     if uniform.native_async:
         return [one async for one in graph.aget_state_history(config())]
     return list(graph.get_state_history(config()))
@@ -60,9 +57,7 @@ async def test_each_result_says_which_values_are_not_stored(saver: Uniform) -> N
         named = [channel.channel for channel in found.channels]
         if stored[one] and stored[other]:
             assert found.not_compared == () and ("messages" in named) == (values[0] != values[1])
-            changes = [
-                change for channel in found.channels if channel.channel == "messages" for change in channel.changes
-            ]
+            changes = [change for one in found.channels if one.channel == "messages" for change in one.changes]
             assert all(isinstance(change.path[0], str) for change in changes), "snapshots are compared by message"
         else:
             assert "messages" not in named, "the channel is in both checkpoints"
@@ -90,9 +85,7 @@ async def test_writes_since_a_snapshot_are_listed(saver: Uniform) -> None:
     versions: list[VersionInfo] = await saver.channel_history("thread", "messages")
     assert len(versions) >= 10 and {one.bytes > 0 for one in versions} == {True, False}
     for one in versions:
-        assert one.writes and all(write.task_id and write.bytes for write in one.writes), (
-            "each write has its task and size"
-        )
+        assert one.writes and all(write.task_id and write.bytes for write in one.writes), "by task and size"
     assert {write.node for one in versions for write in one.writes} >= {"model"}
     told = [one for one in await saver.writes("thread") if one.channel == "messages"]
     assert len(told) == len(states[0].values["messages"])

@@ -69,21 +69,15 @@ CASES: list[tuple[str, Any, Any, list[tuple[Any, ...]]]] = [
         "messages by id",
         [human("one", "1"), human("two", "2")],
         [human("new", "0"), human("two!", "2"), human("three", "3")],
-        [
-            ("removed", ("1",), human("one", "1"), None),
-            ("changed", ("2", "content"), "two", "two!"),
-            ("added", ("0",), None, human("new", "0")),
-            ("added", ("3",), None, human("three", "3")),
-        ],
+        [("removed", ("1",), human("one", "1"), None), ("changed", ("2", "content"), "two", "two!"),
+         ("added", ("0",), None, human("new", "0")), ("added", ("3",), None, human("three", "3"))],
     ),
     ("the first message", [], [human("one", "1")], [("added", ("1",), None, human("one", "1"))]),
     ("moved messages", [human("a", "1"), human("b", "2")], [human("b", "2"), human("a", "1")], []),
     ("messages without ids", [human("a", None)], [human("b", None)], [("changed", (0, "content"), "a", "b")]),
     (
         "a message of another kind",
-        [human("a", "1")],
-        [AIMessage("a", id="1")],
-        [("changed", ("1",), human("a", "1"), AIMessage("a", id="1"))],
+        [human("a", "1")], [AIMessage("a", id="1")], [("changed", ("1",), human("a", "1"), AIMessage("a", id="1"))],
     ),
     (
         "inside of a message",
@@ -91,7 +85,7 @@ CASES: list[tuple[str, Any, Any, list[tuple[Any, ...]]]] = [
         [AIMessage("a", id="1", additional_kwargs={"k": [2]}, name="bot")],
         [("changed", ("1", "additional_kwargs", "k", 0), 1, 2), ("changed", ("1", "name"), None, "bot")],
     ),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
@@ -114,11 +108,8 @@ async def test_channels_are_added_removed_and_changed(saver: Uniform) -> None:
             ChannelDiff(name, "changed", (Change("changed", (), 2, 9),)),
         )
         back = await saver.diff(name, "2", "1", checkpoint_ns=ns)
-        assert [(one.channel, one.kind) for one in back.channels] == [
-            ("a", "added"),
-            ("b", "removed"),
-            (name, "changed"),
-        ]
+        kinds = [(one.channel, one.kind) for one in back.channels]
+        assert kinds == [("a", "added"), ("b", "removed"), (name, "changed")]
 
 
 async def test_deeply_nested_values_are_compared(saver: Uniform) -> None:

@@ -138,15 +138,9 @@ class Battlefield:
     def _apply(self, pipeline: Any, thread: str, fields: dict[bytes, bytes | None], members: dict[bytes, bool]) -> None:
         key = f"{self.prefix}:{{{thread}}}:"
         for field, stored in fields.items():
-            if stored is None:
-                pipeline.hdel(key + "data", field)
-            else:
-                pipeline.hset(key + "data", field, stored)
+            pipeline.hdel(key + "data", field) if stored is None else pipeline.hset(key + "data", field, stored)
         for member, is_there in members.items():
-            if is_there:
-                pipeline.zadd(key + "index", {member: 0})
-            else:
-                pipeline.zrem(key + "index", member)
+            pipeline.zadd(key + "index", {member: 0}) if is_there else pipeline.zrem(key + "index", member)
 
 
 # -- attacks
@@ -284,9 +278,8 @@ def index_changed(chance: random.Random, field: Battlefield, thread: str) -> Att
     if chance.random() < 0.4:
         return Attack({}, {member: False}, hides=True)
     parts = member[1:].split(b"\0")
-    parts[chance.randrange(len(parts))] = chance.choice(
-        [b"ffff", b"", *chance.choice(sorted(now.index))[1:].split(b"\0")]
-    )
+    others = chance.choice(sorted(now.index))[1:].split(b"\0")
+    parts[chance.randrange(len(parts))] = chance.choice([b"ffff", b"", *others])
     made = chance.choice([member[:1], b"i", b"c", b"w"]) + b"\0".join(parts)
     fields = {made: now.data[member]} if member in now.data and made not in now.data and chance.random() < 0.7 else {}
     return Attack(fields, {made: True}, hides=True)
@@ -348,19 +341,16 @@ def read(chance: random.Random, field: Battlefield, thread: str, attack: Attack)
             check_tuple(saved, honest, thread, hides=attack.hides)
             assert which == 1 or key_of(saved) == key
     elif which <= 3:
-        filter = {"source": "loop"} if which == 3 else None
-        found = [
-            *saver.list(config(thread, chance.choice([None, ns])), filter=filter, limit=chance.choice([None, 2, 4]))
-        ]
+        filter, limit = {"source": "loop"} if which == 3 else None, chance.choice([None, 2, 4])
+        found = [*saver.list(config(thread, chance.choice([None, ns])), filter=filter, limit=limit)]
         for saved in found:
             check_tuple(saved, honest, thread, hides=attack.hides)
             assert which == 2 or saved.metadata["source"] == "loop"
         order = [key_of(saved)[::-1] for saved in found]
         assert order == sorted(set(order), reverse=True)
     elif which == 4:
-        check_history(
-            field.history(saver, thread, key), honest.histories[key], honest.tuples[key][0], hides=attack.hides
-        )
+        history = field.history(saver, thread, key)
+        check_history(history, honest.histories[key], honest.tuples[key][0], hides=attack.hides)
     elif which == 5:
         for channel in ("turn", "long"):
             found = [*saver.latest_values(channel, thread_ids=[thread])]
@@ -370,16 +360,14 @@ def read(chance: random.Random, field: Battlefield, thread: str, attack: Attack)
                 assert value.value == newest.checkpoint["channel_values"][channel]
                 assert value.version == newest.checkpoint["channel_versions"][channel]
     elif which == 6:
-        made = {
-            (one.checkpoint_ns, one.checkpoint_id, one.task_id, one.channel, one.step, one.node)
-            for one in saver.writes(thread)
-            if one.task_id
-        }
-        wanted = {
-            (one.checkpoint_ns, one.checkpoint_id, one.task_id, one.channel, one.step, one.node)
-            for one in honest.writes
-            if one.task_id
-        }
+        made, wanted = (
+            {
+                (one.checkpoint_ns, one.checkpoint_id, one.task_id, one.channel, one.step, one.node)
+                for one in writes
+                if one.task_id
+            }
+            for writes in (saver.writes(thread), honest.writes)
+        )
         assert made <= wanted
         assert attack.hides or len(made) >= len(wanted) - 2, "the writes that were added later may be missing"
     else:

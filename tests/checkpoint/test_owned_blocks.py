@@ -16,7 +16,7 @@ import pytest
 import redis
 from tests.support.factories import checkpoint, config, ids
 from tests.support.owning import THREAD, begin, enter, epoch, owner_key, waiters_key
-from tests.support.proxy import Proxy, proxy, through  # noqa: F401
+from tests.support.proxy import Proxy, proxy, through
 from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import Around, Meanwhile, ran, script_of
 

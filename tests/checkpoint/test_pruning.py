@@ -12,13 +12,12 @@ from langgraph.checkpoint.base import INTERRUPT
 from langgraph.checkpoint.base.id import UUID, uuid6
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from tests.support.uniform import Target, Uniform
-from tests.support.wrappers import Around
+from tests.support.wrappers import before_each
 
 from redis_saver import Pruned
 from redis_saver._checkpoint import pruning
 from redis_saver._checkpoint.retention import Retention
 from redis_saver._checkpoint import scripts
-from redis_saver._engine.requests import Call
 
 pytestmark = pytest.mark.also_on(cluster="async", redis62="sync", fakeredis="async", lua54="sync")
 
@@ -41,24 +40,16 @@ async def test_prune_keeps_the_latest_of_each_namespace(saver: Uniform) -> None:
     assert await saver.prune(["t"]) == Pruned()
 
 
-async def test_pruned_bytes_match_the_threads_size(saver: Uniform) -> None:
-    await chain(saver, "t", 7)
-    (before,) = await saver.threads()
-    would = await saver.prune(["t"], dry_run=True)
-    assert (await saver.threads()) == [before]
-    done = await saver.prune(["t"])
-    (after,) = await saver.threads()
-    assert would == done
-    assert before.bytes - after.bytes == done.bytes > 0
-
-
 @pytest.mark.parametrize("strategy", ["delete", "keep_latest"])
 async def test_a_dry_run_counts_what_prune_removes(saver: Uniform, target: Target, strategy: str) -> None:
     configs = await chain(saver, "t", 3)
     await saver.put_writes(configs[-1], [("n", 1), ("n", 2), (INTERRUPT, 3)], "task")
+    (before,) = await saver.threads()
     would = await saver.prune(["t", "absent"], strategy=strategy, dry_run=True)
-    assert len(await saver.list(config("t"))) == 3
+    assert await saver.threads() == [before] and len(await saver.list(config("t"))) == 3
     assert await saver.prune(["t", "absent"], strategy=strategy) == would
+    after = await saver.threads()
+    assert before.bytes - sum(one.bytes for one in after) == would.bytes > 0
     if strategy == "delete":
         assert (would.checkpoints, would.writes, would.blobs) == (3, 3, 3)
         assert target.keys() == []
@@ -182,11 +173,9 @@ async def test_prune_removes_stray_writes_and_keeps_early_ones(saver: Uniform) -
     for which in ("3", "5", "7"):
         await saver.put_writes(config("t", "", which), [("n", which)], "task")
     assert (await saver.prune(["t"])).writes == 1
-    await put(saver, config("t"), {"n": 1}, checkpoint_id="3")
-    await put(saver, config("t"), {"n": 1}, checkpoint_id="7")
-    assert (await saver.get_tuple(config("t", "", "3"))).pending_writes == []
-    assert len((await saver.get_tuple(config("t", "", "5"))).pending_writes) == 1
-    assert len((await saver.get_tuple(config("t", "", "7"))).pending_writes) == 1
+    for which, kept in (("3", 0), ("5", 1), ("7", 1)):
+        await put(saver, config("t"), {"n": 1}, checkpoint_id=which)
+        assert len((await saver.get_tuple(config("t", "", which))).pending_writes) == kept
 
 
 @pytest.mark.parametrize(
@@ -214,10 +203,9 @@ async def test_wrong_arguments_are_refused(saver: Uniform, arguments: Any, said:
 
 async def test_delete_for_runs_removes_the_checkpoints_of_runs(saver: Uniform, target: Target) -> None:
     for thread in ("t", "u"):
-        one = await put(
-            saver, config(thread), {"n": 1}, checkpoint_id="1", metadata={"run_id": "a"}, versions={"n": "1"}
-        )
-        two = await put(saver, one, {"n": 2}, checkpoint_id="2", metadata={"run_id": "b"}, versions={"n": "2"})
+        of_a, of_b = {"run_id": "a"}, {"run_id": "b"}
+        one = await put(saver, config(thread), {"n": 1}, checkpoint_id="1", metadata=of_a, versions={"n": "1"})
+        two = await put(saver, one, {"n": 2}, checkpoint_id="2", metadata=of_b, versions={"n": "2"})
         await saver.put_writes(two, [("n", 1)], "task")
     await put(saver, config("u", "sub"), {"n": 3}, checkpoint_id="3", metadata={"run_id": "b"})
     await put(saver, config("v"), {"n": 3}, checkpoint_id="3", metadata={"run_id": "b"})
@@ -249,20 +237,14 @@ async def test_writes_of_a_recent_checkpoint_are_not_strays(saver: Uniform) -> N
 
 @pytest.mark.parametrize("flavour", ["sync"])
 async def test_a_dry_run_during_writes_counts_each_checkpoint_once(target: Target) -> None:
-    uniform = target.uniform()
-    await chain(uniform, "t", 400)
+    await chain(target.uniform(), "t", 400)
     saver = target.blocking()
-    removals = 0
 
-    def around(request: Any) -> Any:
-        nonlocal removals
-        if isinstance(request, Call) and request.script is scripts.REMOVE:
-            removals += 1
-            if removals == 2:
-                saver.put(config("t", "sub"), checkpoint({"n": 1}), {}, {"n": "1"})
-        return (yield request)
+    def put_before(removal: int) -> None:
+        if removal == 2:
+            saver.put(config("t", "sub"), checkpoint({"n": 1}), {}, {"n": "1"})
 
-    Around(saver, around)
+    before_each(saver, scripts.REMOVE, put_before)
     dry = saver._driver.run(pruning.prune(saver._context, ["t"], Retention(), True))
     assert dry.checkpoints == 399
 
@@ -285,7 +267,9 @@ def namespaces(found: list[Any]) -> Counter[str]:
     return Counter(one.config["configurable"]["checkpoint_ns"] for one in found)
 
 
-async def test_subgraph_calls_are_removed_with_their_root_checkpoint(saver: Uniform) -> None:
+@pytest.mark.parametrize("serde", [None, EncryptedSerializer.from_pycryptodome_aes(key=b"k" * 16)], ids=["", "AES"])
+async def test_subgraph_calls_are_removed_with_their_root_checkpoint(target: Target, serde: Any) -> None:
+    saver = target.uniform(serde=serde)
     await calls(saver, 5)
     await saver.prune(["t"], keep_last=2)
     found = await saver.list(config("t", None))
@@ -320,25 +304,18 @@ async def test_the_next_prune_finishes_one_that_died(saver: Uniform, monkeypatch
     Children forget their parent before it is removed.
     """
     await calls(saver, 6, each=30)
-    newest = {
-        one.config["configurable"]["checkpoint_ns"]: one.checkpoint["id"]
-        for one in reversed(await saver.list(config("t", None)))
-    }
-    stay = set(newest.values())
+    found = reversed(await saver.list(config("t", None)))
+    stay = set({one.config["configurable"]["checkpoint_ns"]: one.checkpoint["id"] for one in found}.values())
     monkeypatch.setattr(pruning, "NAMES_PER_STEP", 9)
-    steps = 0
+    driver = saver.saver._driver
 
-    def around(request: Any) -> Any:
-        nonlocal steps
-        if isinstance(request, Call) and request.script is scripts.REMOVE:
-            steps += 1
-            if steps == limit:
-                raise ConnectionError("killed")
-        return (yield request)
+    def kill_before(step: int) -> None:
+        if step == limit:
+            raise ConnectionError("killed")
 
-    wrapper = Around(saver.saver, around)
     for limit in (2, 5, 9, 14, 20):
-        steps = 0
+        saver.saver._driver = driver
+        before_each(saver.saver, scripts.REMOVE, kill_before)
         with pytest.raises(ConnectionError, match="killed"):
             await saver.prune(["t"])
         found = await saver.list(config("t", None))
@@ -347,16 +324,9 @@ async def test_the_next_prune_finishes_one_that_died(saver: Uniform, monkeypatch
             if one.checkpoint["id"] in stay and (parent := one.parent_config) is not None:
                 assert (parent["configurable"]["checkpoint_ns"], parent["configurable"]["checkpoint_id"]) in there
         assert (await saver.check("t")).sound
-    saver.saver._driver = wrapper.wrapped
+    saver.saver._driver = driver
     await saver.prune(["t"])
     assert namespaces(await saver.list(config("t", None))) == {"": 1, "sub:5": 1, "memory": 1, "sub:early": 1}
-
-
-async def test_encrypted_subgraph_calls_are_removed_too(target: Target) -> None:
-    saver = target.uniform(serde=EncryptedSerializer.from_pycryptodome_aes(key=b"k" * 16))
-    await calls(saver, 3)
-    await saver.prune(["t"])
-    assert namespaces(await saver.list(config("t", None))) == {"": 1, "sub:2": 1, "memory": 1, "sub:early": 1}
 
 
 async def test_only_a_removed_parent_is_forgotten(saver: Uniform) -> None:

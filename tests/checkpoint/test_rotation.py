@@ -24,7 +24,7 @@ from tests.support.factories import checkpoint, config
 from tests.support.hostile import furnish
 from tests.support.raw import check_sound, stored_chunks
 from tests.support.servers import Server
-from tests.support.sharing import fields_of, texts
+from tests.support.sharing import fields_of, key_of, texts
 from tests.support.uniform import Target, Uniform, shared
 from tests.support.wrappers import Around, Meanwhile, script_of
 
@@ -167,17 +167,13 @@ async def test_new_data_keys_keep_everything_else(target: Target, compression: A
     assert await contents(saver) == expected["thread"][1:]
 
 
+AT_2, AT_9 = config("thread", "", "c000002"), config("thread", "", "c000009")
+NEXT = checkpoint({"n": 1}, {"n": "10"}, "c000010")
 WRITES: dict[str, Callable[[Uniform], Any]] = {
-    "put": lambda uniform: uniform.put(
-        config("thread", "", "c000009"), checkpoint({"n": 1}, {"n": "10"}, "c000010"), {"source": "loop"}, {"n": "10"}
-    ),
-    "put_writes": lambda uniform: uniform.put_writes(config("thread", "", "c000009"), [("n", 1)], "task 9"),
-    "more writes": lambda uniform: uniform.put_writes(
-        config("thread", "", "c000002"), [("n", 1), ("n", 2), ("n", 3), ("n", 4)], "task 2"
-    ),
-    "interrupt of the same size": lambda uniform: uniform.put_writes(
-        config("thread", "", "c000002"), [(INTERRUPT, "whY")], "task 2"
-    ),
+    "put": lambda uniform: uniform.put(AT_9, NEXT, {"source": "loop"}, {"n": "10"}),
+    "put_writes": lambda uniform: uniform.put_writes(AT_9, [("n", 1)], "task 9"),
+    "more writes": lambda uniform: uniform.put_writes(AT_2, [("n", 1), ("n", 2), ("n", 3), ("n", 4)], "task 2"),
+    "interrupt of the same size": lambda uniform: uniform.put_writes(AT_2, [(INTERRUPT, "whY")], "task 2"),
     "prune": lambda uniform: uniform.prune(["thread"], keep_last=2),
     "delete": lambda uniform: uniform.delete_thread("thread"),
 }
@@ -214,7 +210,7 @@ async def test_a_thread_that_always_changes_is_busy(target: Target) -> None:
     def before(request: Any) -> Any:
         async def act() -> None:
             writer = target.uniform(encryption=keys("old"))
-            await writer.put_writes(config("thread", "", "c000009"), [("n", 1)], f"another task {next(count)}")
+            await writer.put_writes(AT_9, [("n", 1)], f"another task {next(count)}")
 
         return act if script_of(request) is scripts.PROMOTE else None
 
@@ -247,21 +243,21 @@ async def test_the_owner_stays(target: Target) -> None:
     filled(target, "thread", keys("old"))
     saver = blocking(target, keys("old"), ownership="required")
     with saver.own("thread") as owned:
-        rotated = await another(target, "new", "old").rotate_keys(data=True)
-        assert rotated == Rotated(1, 0, 0, {})
+        mine: Any = {"configurable": {**owned["configurable"], "checkpoint_id": "c000009"}}
+        assert await another(target, "new", "old").rotate_keys(data=True) == Rotated(1, 0, 0, {})
         with pytest.raises(KeyUnavailable, match="'new'"):
-            saver.put_writes({"configurable": {**owned["configurable"], "checkpoint_id": "c000009"}}, [("n", 1)], "t")
+            saver.put_writes(mine, [("n", 1)], "t")
         later = blocking(target, keys("new"), ownership="required")
-        later.put_writes({"configurable": {**owned["configurable"], "checkpoint_id": "c000009"}}, [("n", 1)], "t")
+        later.put_writes(mine, [("n", 1)], "t")
         with pytest.raises(NotOwner):
-            later.put_writes(config("thread", "", "c000009"), [("n", 1)], "other")
+            later.put_writes(AT_9, [("n", 1)], "other")
 
 
 @pytest.mark.parametrize(("target_name", "flavour"), [("redis", "async")])
 async def test_a_damaged_thread_is_not_replaced(target: Target) -> None:
     filled(target, "thread", keys("old"))
     fields = fields_of(target)
-    data = f"{target.prefix}:{{thread}}:data"
+    data = key_of(target)
     chance = sorted(name for name in fields if name[:1] in (b"b", b"c", b"p", b"w") and len(fields[name]) > 40)
     for name in chance[:: max(len(chance) // 8, 1)]:
         for damaged in (fields[name][:-1], fields[name][:-1] + bytes([fields[name][-1] ^ 1]), None):

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from tests.support.counting import Counted, load_scripts
 from tests.support.factories import chain, checkpoint, config, put
-from tests.support.proxy import Proxy, proxy, through  # noqa: F401 - a fixture
+from tests.support.proxy import Proxy, proxy, through
 from tests.support.uniform import KEYS, Target, Uniform, encryption
 from tests.support.wrappers import Meanwhile
 
@@ -155,7 +155,7 @@ async def test_without_its_key_a_thread_cannot_be_read(target: Target) -> None:
 
 def calls(uniform: Uniform, where: Any, *, writes: bool = True) -> list[Callable[[], Any]]:
     """Return calls that need the data key of the thread."""
-    reads: list[Callable[[], Any]] = [
+    found: list[Callable[[], Any]] = [
         lambda: uniform.get_tuple(config()),
         lambda: uniform.list(config()),
         lambda: uniform.list(config(), filter={"step": 1}),
@@ -166,38 +166,26 @@ def calls(uniform: Uniform, where: Any, *, writes: bool = True) -> list[Callable
         lambda: uniform.latest_values("n", thread_ids=["thread"]),
         lambda: uniform.copy_thread("thread", "copy"),
     ]
-    made: list[Callable[[], Any]] = [
-        lambda: put(uniform, where, {"n": 2}),
-        lambda: uniform.put_writes(where, [("n", 2)], "task"),
-    ]
-    return reads + made if writes else reads
+    if writes:
+        found += [lambda: put(uniform, where, {"n": 2}), lambda: uniform.put_writes(where, [("n", 2)], "task")]
+    return found
 
 
-async def test_a_plain_saver_and_an_encrypted_thread_refuse_each_other(target: Target) -> None:
-    first = await put(saver(target), config(), {"n": 1, "long": LONG})
-    where = await put(saver(target), first, {"n": 2, "long": LONG})
-    await saver(target).put_writes(where, [("n", 1)], "task")
-    await saver(target).put_writes(first, [("n", 1)], "task")
+@pytest.mark.parametrize("is_sealed", [True, False], ids=["plain saver", "plain thread"])
+async def test_a_plain_and_an_encrypted_side_refuse_each_other(target: Target, is_sealed: bool) -> None:
+    writer, other = (saver(target), target.uniform()) if is_sealed else (target.uniform(), saver(target))
+    first = await put(writer, config(), {"n": 1, "long": LONG})
+    where = await put(writer, first, {"n": 2, "long": LONG})
+    for each in (where, first):
+        await writer.put_writes(each, [("n", 1)], "task")
     before, keys = raw_data(target), target.keys()
-    for call in calls(target.uniform(), where):
-        with pytest.raises((DecodeError, KeyMismatch), match="encryption="):
+    for call in calls(other, where):
+        with pytest.raises((DecodeError if is_sealed else PlainValueRefused, KeyMismatch), match="encryption="):
             await call()
     assert (raw_data(target), target.keys()) == (before, keys)
-    report = await target.uniform().check("thread")
-    assert not report.sound
-    assert "encryption=" in str(report.findings)
-
-
-async def test_an_encrypting_saver_and_a_plain_thread_refuse_each_other(target: Target) -> None:
-    first = await put(target.uniform(), config(), {"n": 1, "long": LONG})
-    where = await put(target.uniform(), first, {"n": 2, "long": LONG})
-    await target.uniform().put_writes(where, [("n", 1)], "task")
-    await target.uniform().put_writes(first, [("n", 1)], "task")
-    before, keys = raw_data(target), target.keys()
-    for call in calls(saver(target), where):
-        with pytest.raises((PlainValueRefused, KeyMismatch), match="encryption="):
-            await call()
-    assert (raw_data(target), target.keys()) == (before, keys)
+    if is_sealed:
+        report = await other.check("thread")
+        assert not report.sound and "encryption=" in str(report.findings)
 
 
 async def test_a_thread_that_others_replace_twice_during_a_write(target: Target) -> None:
@@ -215,37 +203,39 @@ async def test_a_thread_that_others_replace_twice_during_a_write(target: Target)
     assert (await uniform.get_tuple(where)).pending_writes == [("task", "n", 2)]
 
 
-async def test_a_thread_that_another_process_made_anew(target: Target) -> None:
+ANEW: dict[str, tuple[Callable[[Uniform, Any], Any], Callable[[Any], Any], Any]] = {
+    "put": (lambda uniform, where: put(uniform, where, {"n": 7, "long": LONG}), bool, True),
+    "put_writes": (lambda uniform, where: uniform.put_writes(where, [("n", 7)], "task"), bool, False),
+    "get_tuple": (lambda uniform, where: uniform.get_tuple(config()), lambda found: found.checkpoint["id"], None),
+    "list": (lambda uniform, where: uniform.list(config()), len, 3),
+    "prune": (lambda uniform, where: uniform.prune(["thread"]), lambda found: found.checkpoints, 2),
+    "copy_thread": (lambda uniform, where: uniform.copy_thread("thread", "copy"), bool, False),
+    "history": (
+        lambda uniform, where: uniform.get_delta_channel_history(config=where, channels=["n"]),
+        lambda found: found["n"]["seed"], 1,
+    ),
+    "latest_values": (
+        lambda uniform, where: uniform.latest_values("n", thread_ids=["thread"]),
+        lambda found: [one.value for one in found], [2],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ANEW)
+async def test_a_thread_that_another_process_made_anew(target: Target, method: str) -> None:
     """This process still has the data key, and possibly the chunks, of the thread that was deleted."""
-    for number in range(8):
-        uniform, other = saver(target), saver(target)
-        await put(uniform, config(), {"long": LONG})
-        await uniform.get_tuple(config())
-        await other.delete_thread("thread")
-        where = (await chain(other, "thread", 3))[-1]
-        if number == 0:
-            await put(uniform, where, {"n": 7, "long": LONG})
-        elif number == 1:
-            await uniform.put_writes(where, [("n", 7)], "task")
-        elif number == 2:
-            assert (await uniform.get_tuple(config())).config == where
-        elif number == 3:
-            assert len(await uniform.list(config())) == 3
-        elif number == 4:
-            assert (await uniform.prune(["thread"])).checkpoints == 2
-        elif number == 5:
-            await uniform.copy_thread("thread", "copy")
-            assert len(await uniform.list(config("copy"))) == 3
-        elif number == 6:
-            history = await uniform.get_delta_channel_history(config=where, channels=["n"])
-            assert history["n"]["seed"] == 1
-        else:
-            assert [value.value for value in await uniform.latest_values("n", thread_ids=["thread"])] == [2]
-        for reader in (uniform, other, saver(target)):
-            assert await reader.get_tuple(config()) is not None
-            assert (await reader.check("thread")).sound
-        await other.delete_thread("thread")
-        await other.delete_thread("copy")
+    uniform, other = saver(target), saver(target)
+    await put(uniform, config(), {"long": LONG})
+    await uniform.get_tuple(config())
+    await other.delete_thread("thread")
+    where = (await chain(other, "thread", 3))[-1]
+    call, result, expected = ANEW[method]
+    found = await call(uniform, where)
+    assert result(found) == (where["configurable"]["checkpoint_id"] if method == "get_tuple" else expected)
+    for reader in (uniform, other, saver(target)):
+        assert await reader.get_tuple(config()) is not None
+        assert (await reader.check("thread")).sound
+    assert len(await uniform.list(config("copy"))) == (3 if method == "copy_thread" else 0)
 
 
 async def test_a_deleted_thread_is_gone_for_a_process_with_its_key(target: Target) -> None:
@@ -283,7 +273,7 @@ async def test_two_processes_create_a_thread_at_once(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_lost_replies_of_the_first_put(target: Target, proxy: Proxy) -> None:  # noqa: F811
+async def test_lost_replies_of_the_first_put(target: Target, proxy: Proxy) -> None:
     load_scripts(target.raw)
     for marker in (b"HGET", b"EVALSHA"):
         away = through(proxy, target, retries=1, encryption=encryption())
@@ -453,11 +443,7 @@ async def test_one_more_round_trip_for_each_thread_and_process(target: Target) -
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_nothing_that_was_put_is_visible(
-    target: Target,
-    proxy: Proxy,  # noqa: F811
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_nothing_that_was_put_is_visible(target: Target, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     proxy.seen = bytearray()
     spans, provider = InMemorySpanExporter(), TracerProvider()
@@ -504,9 +490,7 @@ def files_of(target: Target) -> dict[str, bytes]:
     for name, value in {"rdbcompression": "no", "appendonly": "yes"}.items():
         server.config_set(name, value)
     try:
-        while (
-            server.info("persistence")["aof_rewrite_in_progress"] or server.info("persistence")["aof_rewrite_scheduled"]
-        ):
+        while any(server.info("persistence")[f"aof_rewrite_{state}"] for state in ("in_progress", "scheduled")):
             time.sleep(0.05)
         server.save()
         folder = Path(server.config_get("dir")["dir"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from tests.support.counting import Counted, load_scripts
+from tests.support.counting import Counted, Traffic, load_scripts
 from tests.support.factories import checkpoint, config
 from hypothesis import given, settings
 from langchain_core.messages import AIMessage, HumanMessage
@@ -15,6 +15,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import TASKS
 from langgraph.types import Send
 from tests.support.raw import check_chunks, check_counters, check_sound, size, writes_in_chunks
+from tests.support.sharing import fields_of, key_of
 from tests.support.tiering import BEHIND, Tiers, drained
 from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import Around, Meanwhile, script_of
@@ -22,7 +23,6 @@ from tests.support.wrappers import Around, Meanwhile, script_of
 from bench import graphs
 from redis_saver import DecodeError, Limits, ThreadDamaged
 from redis_saver._common.limits import FIXED, Allowance
-from redis_saver._common.names import Keyspace
 from redis_saver._checkpoint import scripts
 from redis_saver._serde.fingerprint import EncodedValue
 from redis_saver._storage import chunks
@@ -51,10 +51,6 @@ def tool_call(history: list[Any], number: int = 1) -> Send:
     return Send("tools", {"__type": "tool_call_with_context", "tool_call": call, "state": state})
 
 
-def data_of(target: Target, thread: str = "thread") -> dict[bytes, bytes]:
-    return target.raw.hgetall(Keyspace(target.prefix).keys(thread).data_key)  # type: ignore[no-any-return]
-
-
 def packed(value: Any) -> tuple[str, bytes]:
     return JsonPlusSerializer().dumps_typed(value)
 
@@ -64,19 +60,12 @@ def written(found: Any) -> list[tuple[str, bytes]]:
     return [packed(value) for _, _, value in found.pending_writes]
 
 
-async def put(
-    uniform: Uniform,
-    parent: dict[str, Any],
-    number: int,
-    new: dict[str, Any],
-    old: dict[str, Any] | None = None,
-    **metadata: Any,
-) -> dict[str, Any]:
+async def put(uniform: Uniform, parent: Any, number: int, new: Any, old: Any = None, **metadata: Any) -> Any:
     """Put checkpoint `number`. The values in `old` have version 1."""
     versions = {**dict.fromkeys(old or {}, version(1)), **dict.fromkeys(new, version(number))}
     made = checkpoint({**(old or {}), **new}, versions, f"{number:08}")
     about = {"source": "loop", "step": number, "parents": {}, **metadata}
-    return await uniform.put(parent, made, about, dict.fromkeys(new, version(number)))  # type: ignore[no-any-return]
+    return await uniform.put(parent, made, about, dict.fromkeys(new, version(number)))
 
 
 async def stepped(uniform: Uniform, steps: int = 1, count: int = 30, thread: str = "thread") -> list[dict[str, Any]]:
@@ -107,7 +96,7 @@ async def check(uniform: Uniform, thread: str = "thread") -> list[str]:
 
 async def test_sends_are_read_as_they_were_put(target: Target, saver: Uniform) -> None:
     configs = await stepped(saver, 3)
-    assert writes_in_chunks(data_of(target))
+    assert writes_in_chunks(fields_of(target))
     check_sound(target)
     check_chunks(target)
     for reader in (saver, target.uniform()):
@@ -122,22 +111,22 @@ async def test_sends_are_read_as_they_were_put(target: Target, saver: Uniform) -
     assert await check(saver) == []
 
 
+SETTINGS: dict[str, dict[str, Any]] = {
+    "zstd": {"compression": "zstd"},
+    "no cache": {"cache_bytes": 0},
+    "another serializer": {"serde": JsonPlusSerializer()},
+    "encrypted": {"serde": EncryptedSerializer.from_pycryptodome_aes(key=b"0123456789abcdef")},
+}
+
+
 @ONE
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"compression": "zstd"},
-        {"cache_bytes": 0},
-        {"serde": JsonPlusSerializer()},
-        {"serde": EncryptedSerializer.from_pycryptodome_aes(key=b"0123456789abcdef")},
-    ],
-    ids=["zstd", "no cache", "another serializer", "encrypted"],
-)
-async def test_sends_are_read_with_other_settings(target: Target, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("setting", SETTINGS)
+async def test_sends_are_read_with_other_settings(target: Target, setting: str) -> None:
+    options = SETTINGS[setting]
     saver = target.uniform(**options)
     configs = await stepped(saver, 2)
-    is_cut = not isinstance(options.get("serde"), EncryptedSerializer)  # the bytes of an equal value differ
-    assert bool(writes_in_chunks(data_of(target))) == is_cut
+    is_cut = setting != "encrypted"  # then the bytes of an equal value differ
+    assert bool(writes_in_chunks(fields_of(target))) == is_cut
     found = await target.uniform(**options).get_tuple(configs[2])
     assert written(found)[1] == packed(tool_call(messages(33), 1))
     check_sound(target)
@@ -166,13 +155,13 @@ async def test_put_writes_of_sends_takes_one_round_trip(target: Target) -> None:
 async def test_a_send_costs_little_more_than_its_new_messages(target: Target, saver: Uniform) -> None:
     where = await put(saver, config("thread"), 1, {"messages": messages(400)})
     await saver.put_writes(where, [("n", 1)], "another task")  # the server loads the script
-    answer, sent, before = messages(401), target.raw.info("stats")["total_net_input_bytes"], size(data_of(target))
+    answer, before, traffic = messages(401), size(fields_of(target)), Traffic(target)
     new = len(packed(answer[-1])[1])
     await saver.put_writes(where, [(TASKS, tool_call(answer))], "task")
-    assert size(data_of(target)) - before < new + 1500
+    assert size(fields_of(target)) - before < new + 1500
     await put(saver, where, 2, {"messages": answer, TASKS: [tool_call(answer)]})
-    assert size(data_of(target)) - before < new + 2500
-    assert target.raw.info("stats")["total_net_input_bytes"] - sent < new + 6000
+    assert size(fields_of(target)) - before < new + 2500
+    assert traffic.take()[0] < new + 5500
 
 
 @ONE
@@ -180,12 +169,12 @@ async def test_a_fan_out_stores_only_the_differences(target: Target, saver: Unif
     state = {"messages": messages(14), "notes": {f"note {number}": "n" * 100 for number in range(30)}}
     assert len(packed(state)[1]) > 10_000
     where = await put(saver, config("thread"), 1, {**state})
-    before, sent = size(data_of(target)), target.raw.info("stats")["total_net_input_bytes"]
+    before, traffic = size(fields_of(target)), Traffic(target)
     sends = [Send("work", {**state, "item": number}) for number in range(100)]
     await saver.put_writes(where, [(TASKS, send) for send in sends], "task")
     await put(saver, where, 2, {TASKS: sends}, state)
-    assert size(data_of(target)) - before < 100 * 600
-    assert target.raw.info("stats")["total_net_input_bytes"] - sent < 100 * 1200
+    assert size(fields_of(target)) - before < 100 * 600
+    assert traffic.take()[0] < 100 * 1200
     found = await target.uniform().get_tuple(where)
     assert written(found) == list(map(packed, sends))
 
@@ -210,7 +199,7 @@ async def test_chunks_that_the_server_lacks_are_sent_again(target: Target, saver
     answer = messages(31)
     await saver.put_writes(where, [(TASKS, tool_call(answer))], "task")
     await put(saver, where, 3, {"messages": answer, TASKS: [tool_call(answer)]})
-    fields = data_of(target)
+    fields = fields_of(target)
     check_chunks(target)
     check_counters(fields)
     if lost != "deleted":
@@ -225,12 +214,12 @@ async def test_a_write_sent_again_changes_nothing(target: Target, saver: Uniform
         await by.put_writes(where, [("n", number), (TASKS, tool_call(answer, number))], "task", "path")
 
     await send(saver, 1)
-    before = data_of(target)
+    before = fields_of(target)
     await send(saver, 1)
     await send(target.uniform(), 1)
-    assert data_of(target) == before
+    assert fields_of(target) == before
     await send(target.uniform(), 2)  # another value: the first one stays
-    assert data_of(target) == before
+    assert fields_of(target) == before
     check_chunks(target, swept=True)
 
 
@@ -356,8 +345,8 @@ async def test_a_remembered_history_of_sends_is_complete(target: Target, saver: 
 async def test_a_missing_chunk_of_a_write_raises_thread_damaged(target: Target, saver: Uniform) -> None:
     where = await put(saver, config("thread"), 1, {"n": 1})
     await saver.put_writes(where, [(TASKS, tool_call(messages(30)))], "task")
-    data = Keyspace(target.prefix).keys("thread").data_key
-    for field in [field for field in data_of(target) if field[:1] in (b"p", b"n") and field.find(b"\0") < 0]:
+    data = key_of(target)
+    for field in [field for field in fields_of(target) if field[:1] in (b"p", b"n") and field.find(b"\0") < 0]:
         chunk = target.raw.hget(data, field)
         if b"message" not in chunk and field[:1] == b"p":
             continue
@@ -375,9 +364,9 @@ async def test_a_missing_chunk_of_a_write_raises_thread_damaged(target: Target, 
 async def test_a_forged_root_of_a_write_raises_an_error(target: Target, saver: Uniform, root: bytes) -> None:
     where = await put(saver, config("thread"), 1, {"n": 1})
     await saver.put_writes(where, [(TASKS, tool_call(messages(30)))], "task")
-    data = Keyspace(target.prefix).keys("thread").data_key
-    (field,) = [field for field in data_of(target) if field[:1] == b"w"]
-    (stored,) = writes_in_chunks(data_of(target))
+    data = key_of(target)
+    (field,) = [field for field in fields_of(target) if field[:1] == b"w"]
+    (stored,) = writes_in_chunks(fields_of(target))
     record = target.raw.hget(data, field)
     head = record.index(b"%d:%b" % (len(stored), stored))
     target.raw.hset(data, field, record[:head] + b"%d:%b" % (len(root), root))
@@ -394,7 +383,7 @@ async def test_cold_gets_whole_sends_and_returns_them(target: Target, tiers: Tie
     uniform = await tiers.uniform(**BEHIND)
     assert await uniform.get_tuple(config("thread")) is None
     configs = await stepped(uniform, 2)
-    assert writes_in_chunks(data_of(target))
+    assert writes_in_chunks(fields_of(target))
     await drained(uniform)
     cold = await tiers.cold_uniform()
     wanted = [packed(messages(33)[-1]), packed(tool_call(messages(33), 1))]
@@ -412,7 +401,7 @@ async def test_a_fill_that_replaces_writes_notes_their_chunks(target: Target, ti
     assert await uniform.get_tuple(config("thread")) is None
     configs = await stepped(uniform, 1)
     await drained(uniform) if uniform.saver.stats().tiers.backlog else None
-    target.raw.hdel(Keyspace(target.prefix).keys("thread").data_key, "@complete", "@has_latest\0")
+    target.raw.hdel(key_of(target), "@complete", "@has_latest\0")
     again = await tiers.uniform()
     assert written(await again.get_tuple(config("thread")))
     assert written(await again.get_tuple(configs[0]))[1] == packed(tool_call(messages(31), 0))
@@ -471,17 +460,16 @@ def used(target: Target, agent: str, calls: int) -> tuple[int, int]:
 
 def used_once(target: Target, agent: str, calls: int, thread: str) -> tuple[int, int]:
     saver = target.uniform().saver
-    graph = {"edge": lambda: graphs.react(saver, calls, "v1"), "Send": lambda: graphs.react(saver, calls, "v2")}.get(
-        agent, lambda: graphs.sender(saver, calls)
-    )()
-    before = target.raw.info("stats")["total_net_input_bytes"]
-    state = graph.invoke(
-        {"messages": [graphs.question()]}, {**config(thread), "recursion_limit": 1000}, durability="sync"
-    )
-    sent = target.raw.info("stats")["total_net_input_bytes"] - before
+    if agent == "the state":
+        graph = graphs.sender(saver, calls)
+    else:
+        graph = graphs.react(saver, calls, "v1" if agent == "edge" else "v2")
+    given, traffic = {"messages": [graphs.question()]}, Traffic(target)
+    state = graph.invoke(given, {**config(thread), "recursion_limit": 1000}, durability="sync")
+    sent, _ = traffic.take()
     assert len(state["messages"]) == 2 * calls + 2
     check_sound(target, thread)
-    return size(data_of(target, thread)), sent
+    return size(fields_of(target, thread)), sent
 
 
 @ONE
@@ -489,9 +477,8 @@ def used_once(target: Target, agent: str, calls: int, thread: str) -> tuple[int,
 def test_agents_whose_sends_carry_the_state_cost_little_more(target: Target) -> None:
     """The cost is linear in the number of calls, although each `Send` has all messages so far."""
     load_scripts(target.raw)
-    costs = {
-        agent: [used(target, agent, calls) for calls in (10, 20, 40, 80)] for agent in ("edge", "Send", "the state")
-    }
+    agents = "edge", "Send", "the state"
+    costs = {agent: [used(target, agent, calls) for calls in (10, 20, 40, 80)] for agent in agents}
     for agent in ("Send", "the state"):
         for mine, edge in zip(costs[agent], costs["edge"], strict=True):
             assert mine[0] < 1.5 * edge[0]

@@ -75,9 +75,8 @@ async def test_a_namespace_is_tracked_by_its_last_checkpoint(target: Target) -> 
     await meanwhile(other, "sub:1")
     with pytest.raises(StaleParent):
         await uniform.put(gone_on, late, {"source": "loop", "step": 1}, {"n": "1"})
-    explicit = await uniform.put(
-        gone_on, late, {"source": "input", "step": 1}, {"n": "1"}
-    )  # as if the caller had named the parent
+    # The same as if the caller had named the parent.
+    explicit = await uniform.put(gone_on, late, {"source": "input", "step": 1}, {"n": "1"})
     assert explicit["configurable"]["checkpoint_id"] == late["id"]
 
 

@@ -11,6 +11,7 @@ from tests.support.factories import config, put
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from tests.support.raw import contents
 from tests.support.sharing import fields_of, key_of
 from tests.support.uniform import Target, Uniform
 from tests.support.values import KEY, Point
@@ -77,9 +78,8 @@ def framed(position: int, kind: bytes, data: bytes) -> Any:
 
 def in_chunks(target: Target) -> Any:
     """Store the chunks of a plain value. Return an edit that replaces a value by its root."""
-    made = codec.encode_value(
-        target.uniform().saver._context, [HumanMessage("x" * 900, id=str(n)) for n in range(9)], "n"
-    )
+    messages = [HumanMessage("x" * 900, id=str(n)) for n in range(9)]
+    made = codec.encode_value(target.uniform().saver._context, messages, "n")
     assert made.chunks
     target.raw.hset(key_of(target), mapping=dict(made.chunks))
     return lambda _: made.value
@@ -114,9 +114,8 @@ async def test_an_encrypting_saver_decodes_nothing_plain(target: Target, what: s
     if what == "metadata":
         reads += [lambda: uniform.list(config(), filter={"step": 1}), lambda: uniform.copy_thread("thread", "copy")]
     for read in reads:
-        with pytest.raises(
-            PlainValueRefused, match="it is not encrypted.*'thread'|'thread'.*it is not encrypted"
-        ) as error:
+        said = "it is not encrypted.*'thread'|'thread'.*it is not encrypted"
+        with pytest.raises(PlainValueRefused, match=said) as error:
             await read()
         assert isinstance(error.value, DecodeError)
         assert str(error.value).count("cannot decode") == 1
@@ -143,14 +142,12 @@ async def test_a_serializer_that_encrypts_only_some_values_is_refused(target: Ta
     half = Half(EncryptedSerializer.from_pycryptodome_aes(key=KEY).cipher)
     uniform = target.uniform(serde=half, require_encryption=True)
     where = await put(uniform, config(), {"n": "x"})
-    keys = target.keys()
-    before = {key: target.raw.dump(key) for key in keys} if target.name != "fakeredis" else fields_of(target)
+    before = contents(target)
     with pytest.raises(EncodeError, match="did not encrypt"):
         await put(uniform, where, {"n": "plain"}, versions={"n": "2"})
     with pytest.raises(EncodeError, match="did not encrypt"):
         await uniform.put_writes(where, [("n", "plain")], "task")
-    after = {key: target.raw.dump(key) for key in target.keys()} if target.name != "fakeredis" else fields_of(target)
-    assert after == before
+    assert contents(target) == before
 
 
 @pytest.mark.plain("encryption= implies require_encryption=True")
@@ -173,7 +170,7 @@ async def test_contradictory_settings_are_refused(target: Target) -> None:
 @pytest.mark.plain("it stores plain values")
 async def test_strict_runs_no_code(target: Target) -> None:
     """A value that calls a function when decoded comes back as its data. A plain saver runs the function."""
-    where = await thread(target.uniform())
+    await thread(target.uniform())
     change(target, b"b", lambda _: framing.pack([b"msgpack"]) + HOSTILE)
     strict = target.uniform(strict=True)
     found = await strict.get_tuple(config(checkpoint_id="1"))
@@ -181,18 +178,18 @@ async def test_strict_runs_no_code(target: Target) -> None:
     assert ran == []
     await target.uniform().get_tuple(config(checkpoint_id="1"))
     assert ran == ["hostile"]
-    for kind, data in ((b"pickle", b"cos\nsystem\n(S'true'\ntR."), (b"json", _json_object())):
+    template: Any = {
+        "lc": 1,
+        "type": "constructor",
+        "id": ["langchain_core", "prompts", "PromptTemplate"],
+        "kwargs": {},
+    }
+    for kind, data in ((b"pickle", b"cos\nsystem\n(S'true'\ntR."), (b"json", json.dumps(template).encode())):
         change(target, b"b", lambda _, kind=kind, data=data: framing.pack([kind]) + data)
         with pytest.raises(DecodeError):
             await strict.get_tuple(config(checkpoint_id="1"))
     change(target, b"b", lambda _: framing.pack([b"json"]) + b'{"a": [1]}')
     assert (await strict.get_tuple(config(checkpoint_id="1"))).checkpoint["channel_values"] == {"n": {"a": [1]}}
-    assert where
-
-
-def _json_object() -> bytes:
-    made = {"lc": 1, "type": "constructor", "id": ["langchain_core", "prompts", "PromptTemplate"], "kwargs": {}}
-    return json.dumps(made).encode()
 
 
 async def test_strict_reads_messages_and_allowed_classes(target: Target) -> None:

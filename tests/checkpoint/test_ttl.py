@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support.cases import case
-from tests.support.factories import chain, checkpoint, config, put
+from tests.support.factories import chain, config, put
 from langgraph.checkpoint.base import INTERRUPT
 from tests.support.uniform import Target, Uniform
 
@@ -20,10 +20,8 @@ HOUR = timedelta(hours=1)
 
 def left(target: Target, uniform: Uniform, thread: str = "t") -> int:
     """Milliseconds that a thread has left, or -1 without a deadline. Both keys are read in one millisecond."""
-    script = (
-        "local a, b, c repeat a = redis.call('PTTL', KEYS[1]) b = redis.call('PTTL', KEYS[2]) "
-        "c = redis.call('PTTL', KEYS[1]) until a == c return {a, b}"
-    )
+    script = """local a, b, c repeat a = redis.call('PTTL', KEYS[1]) b = redis.call('PTTL', KEYS[2])
+                c = redis.call('PTTL', KEYS[1]) until a == c return {a, b}"""
     index, data = target.raw.eval(script, 2, *uniform.saver._context.keyspace.keys(thread))
     assert index == data
     assert index != -2
@@ -187,19 +185,6 @@ async def test_an_expired_thread_is_completely_gone(target: Target) -> None:
     assert target.keys() == []
 
 
-async def test_a_put_after_expiry_stores_the_whole_checkpoint(target: Target) -> None:
-    """A superstep can outlast the thread. What the run still holds is stored again."""
-    uniform = target.uniform()
-    first = checkpoint({"messages": ["hello"], "n": 1}, {"messages": "1", "n": "1", "empty": "1"})
-    where = await uniform.put(config("t"), first, {}, first["channel_versions"])
-    await uniform.delete_thread("t")
-    second = checkpoint({"messages": ["hello"], "n": 2}, {"messages": "1", "n": "2", "empty": "1"})
-    stored = await uniform.put(where, second, {}, {"n": "2"})
-    found = await uniform.get_tuple(stored)
-    assert found.checkpoint["channel_values"] == {"messages": ["hello"], "n": 2}
-    assert found.checkpoint["channel_versions"] == second["channel_versions"]
-
-
 async def test_missing_threads_raise_lookup_error(saver: Uniform) -> None:
     assert await saver.get_thread_ttl("absent") is await saver.get_thread("absent") is None
     for method, arguments in [("set_thread_ttl", (HOUR,)), ("pin", ()), ("unpin", ())]:
@@ -209,24 +194,20 @@ async def test_missing_threads_raise_lookup_error(saver: Uniform) -> None:
 
 @pytest.mark.also_on()
 async def test_wrong_ttls_are_refused(target: Target) -> None:
+    minutes = [("60", "number of minutes"), (True, "number of minutes"), (0, "one millisecond")]
+    minutes += [(one, "at most a hundred years") for one in (float("nan"), 1e300, 2e12)]
+    durations = timedelta(0), timedelta(microseconds=999), timedelta(seconds=-1)
     cases: list[tuple[Any, type[Exception], str]] = [
         (60, TypeError, "bare int"),
         (1.5, TypeError, "bare float"),
         ("60", ValueError, "write a duration as 7d"),
         ("7 days", ValueError, "ttl='7 days'"),
         ("200000d", ValueError, "hundred years"),
-        ({"default_ttl": 60, "refresh_on_reed": True}, ValueError, "refresh_on_reed"),
-        ({"default_ttl": "60"}, ValueError, "number of minutes"),
-        ({"default_ttl": True}, ValueError, "number of minutes"),
-        ({"default_ttl": float("nan")}, ValueError, "at most a hundred years"),
-        ({"default_ttl": 1e300}, ValueError, "at most a hundred years"),
-        ({"default_ttl": 2e12}, ValueError, "at most a hundred years"),
-        ({"refresh_on_read": 1}, TypeError, "refresh_on_read"),
-        (timedelta(0), ValueError, "one millisecond"),
-        (timedelta(microseconds=999), ValueError, "one millisecond"),
-        (timedelta(seconds=-1), ValueError, "one millisecond"),
-        ({"default_ttl": 0}, ValueError, "one millisecond"),
         (timedelta.max, ValueError, "hundred years"),
+        ({"default_ttl": 60, "refresh_on_reed": True}, ValueError, "refresh_on_reed"),
+        ({"refresh_on_read": 1}, TypeError, "refresh_on_read"),
+        *(({"default_ttl": given}, ValueError, said) for given, said in minutes),
+        *((duration, ValueError, "one millisecond") for duration in durations),
     ]
     for ttl, error, said in cases:
         with case(ttl), pytest.raises(error, match=said):

@@ -41,37 +41,31 @@ NO_HELLO = {
     "faults": {"HELLO": NO_COMMAND + b" `HELLO`, with args beginning with: `3`, `AUTH`, `default`, `hunter2`, "}
 }
 """Redis 5, which repeats a password."""
+_SHORT = b"local f = string.format string.format = function(p, ...) return f((p:gsub('%.0f', '.6g')), ...) end"
 UNFIT: dict[str, tuple[dict[str, Any], str]] = {
     "no HELLO": (NO_HELLO, "does not know the command HELLO: redis_saver needs redis 6.2 or"),
-    "no EVALSHA": ({"faults": {"EVALSHA": NO_COMMAND + b" 'EVALSHA'"}}, "runs no Lua scripts.*--lua"),
-    "no Lua in Garnet": (
-        {"faults": {"EVALSHA": b"ERR This instance has Lua scripting support disabled"}},
-        "runs no Lua scripts.*--lua-transaction-mode",
-    ),
-    "no Lua in Valkey": (
-        {"faults": {"EVALSHA": b"ERR Could not find scripting engine 'lua'"}},
-        "runs no Lua scripts.*load the module lua",
-    ),
     "no EVAL": ({"forgets": True, "faults": {"EVAL": NO_COMMAND + b" 'EVAL'"}}, "runs no Lua scripts"),
-    "no rights to EVALSHA": (
-        {"faults": {"EVALSHA": b"NOPERM no"}},
-        "rights do not suffice: redis-saver docs operations#rights",
-    ),
-    "no TIME": ({"faults": {"script TIME": b"ERR not allowed from script"}}, "TIME: ERR not allowed"),
-    "no PEXPIREAT": ({"faults": {"script PEXPIREAT": NO_COMMAND}}, "PEXPIREAT: ERR unknown.*lacks the command"),
-    "no rights within scripts": ({"faults": {"script HDEL": b"NOPERM no"}}, "HDEL: NOPERM.*rights do not suffice"),
     "no unpack": ({"prelude": b"rawset(_G, 'unpack', nil)"}, "variable 'unpack'.*cannot be used"),
     "another string.find": ({"prelude": b"string.find = function() return 1 end"}, "string.find: 1;?"),
-    "short numbers": (
-        {
-            "prelude": b"local f = string.format string.format = function(p, ...) return f((p:gsub('%.0f', '.6g')), ...) end"
-        },
-        "string.format",
-    ),
+    "short numbers": ({"prelude": _SHORT}, "string.format"),
     "short scores": ({"prelude": _SCORES % b"%.6g"}, r"ZSCORE: 1\.76427e\+15;?"),
     "floats for integers": ({"prelude": b"math.floor = function(x) return x // 1 + 0.0 end"}, "numbers: 3.0 17"),
     "integers of 32 bits": ({"bits": 32}, "replies: .*9007199254740992"),
 }
+NO_LUA, NO_ENGINE = (
+    b"ERR This instance has Lua scripting support disabled",
+    b"ERR Could not find scripting engine 'lua'",
+)
+FAULTS: dict[str, tuple[str, bytes, str]] = {
+    "no EVALSHA": ("EVALSHA", NO_COMMAND + b" 'EVALSHA'", "runs no Lua scripts.*--lua"),
+    "no Lua in Garnet": ("EVALSHA", NO_LUA, "runs no Lua scripts.*--lua-transaction-mode"),
+    "no Lua in Valkey": ("EVALSHA", NO_ENGINE, "runs no Lua scripts.*load the module lua"),
+    "no rights to EVALSHA": ("EVALSHA", b"NOPERM no", "rights do not suffice: redis-saver docs operations#rights"),
+    "no TIME": ("script TIME", b"ERR not allowed from script", "TIME: ERR not allowed"),
+    "no PEXPIREAT": ("script PEXPIREAT", NO_COMMAND, "PEXPIREAT: ERR unknown.*lacks the command"),
+    "no rights within scripts": ("script HDEL", b"NOPERM no", "HDEL: NOPERM.*rights do not suffice"),
+}
+UNFIT |= {what: ({"faults": {command: reply}}, said) for what, (command, reply, said) in FAULTS.items()}
 
 
 @pytest.fixture
@@ -187,15 +181,10 @@ def test_the_command_line_names_a_server_without_hello(unfit: Any, capsys: pytes
 
 
 def test_other_errors_pass_unchanged(unfit: Any) -> None:
-    for text, kind in (
-        (b"LOADING wait", redis.BusyLoadingError),
-        (b"BUSY Redis is busy running a script", redis.ResponseError),
-        (b"OOM no memory", redis.OutOfMemoryError),
-    ):
-        with (
-            RedisSaver.from_conn_string(unfit(faults={"EVALSHA": text}).url, client_options={"retry": None}) as saver,
-            pytest.raises(kind),
-        ):
+    busy = b"BUSY Redis is busy running a script", redis.ResponseError
+    for text, kind in ((b"LOADING wait", redis.BusyLoadingError), busy, (b"OOM no memory", redis.OutOfMemoryError)):
+        url = unfit(faults={"EVALSHA": text}).url
+        with RedisSaver.from_conn_string(url, client_options={"retry": None}) as saver, pytest.raises(kind):
             saver.setup()
 
 

@@ -12,27 +12,19 @@ from math import inf
 from typing import Any
 
 import pytest
+import redis
 from tests.support.caching import cache_of
 from tests.support.counting import Counted
 from tests.support.factories import chain, config, put
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 from tests.support.methods import methods_of
-from tests.support.uniform import Target, Uniform
-from tests.support.wrappers import Around
+from tests.support.servers import Server
+from tests.support.uniform import Target, Uniform, over
+from tests.support.wrappers import Around, fail
 
-from redis_saver import (
-    AsyncRedisSaver,
-    AsyncTieredSaver,
-    AsyncTieredStore,
-    EncodeError,
-    OperationStats,
-    RedisLLMCache,
-    RedisSaver,
-    Stats,
-    TieredSaver,
-    TieredStore,
-)
+from redis_saver import AsyncRedisSaver, AsyncTieredStore, EncodeError, OperationStats, RedisLLMCache, RedisSaver, Stats
+from redis_saver import TieredStore
 from redis_saver._client.clients import connect
 from redis_saver._engine import counting as counted
 from redis_saver._engine.requests import Page, Sleep
@@ -42,11 +34,6 @@ from redis_saver._engine.stats import BOUNDS
 
 def calls(stats: Any) -> dict[str, tuple[int, int]]:
     return {name: (one.calls, one.errors) for name, one in stats.operations.items()}
-
-
-def over_memory(flavour: str) -> Any:
-    hot = (AsyncRedisSaver if flavour == "async" else RedisSaver)(connect("memory://", asynchronous=flavour == "async"))
-    return hot, (AsyncTieredSaver if flavour == "async" else TieredSaver)(hot, InMemorySaver())
 
 
 async def call_each(uniform: Uniform) -> set[str]:
@@ -62,7 +49,9 @@ async def call_each(uniform: Uniform) -> set[str]:
 @pytest.mark.parametrize("flavour", ["sync", "async"])
 @pytest.mark.parametrize("tiers", [0, 1])
 async def test_every_method_of_a_saver_counts_under_its_name(flavour: str, tiers: int) -> None:
-    saver = over_memory(flavour)[tiers]
+    kind: Any = AsyncRedisSaver if flavour == "async" else RedisSaver
+    uniform = Uniform(kind(connect("memory://", asynchronous=flavour == "async")))
+    saver: Any = (over(uniform, InMemorySaver()) if tiers else uniform).saver
     names = await call_each(Uniform(saver))
     found = calls(saver.stats())
     assert {name: count for name, (count, _) in found.items()} == dict.fromkeys(names, 1)
@@ -148,8 +137,6 @@ async def test_calls_sent_together_count_as_one_round_trip(target: Target) -> No
 
 @pytest.mark.parametrize("target_name", ["redis"])
 async def test_a_missing_script_counts_as_a_script_load(target: Target) -> None:
-    from tests.support.servers import Server
-
     server = Server()  # a server of its own, so that others keep their scripts
     there = Target("redis", target.flavour, server.url, "scripts")
     saver = there.uniform()
@@ -178,9 +165,7 @@ async def test_a_repeated_request_counts_as_a_retry(target: Target) -> None:
     where = await put(saver, config(), {"a": 1})
     await saver.get_tuple(where)
     before, real = saver.saver.stats(), client.execute_command
-    open_slot = [
-        sys.modules["redis.exceptions"].TryAgainError("TRYAGAIN Multiple keys request during rehashing of slot")
-    ]
+    open_slot = [redis.exceptions.TryAgainError("TRYAGAIN Multiple keys request during rehashing of slot")]
 
     def execute(*arguments: Any, **options: Any) -> Any:
         if open_slot:
@@ -207,17 +192,12 @@ async def test_failed_calls_count_as_errors(target: Target) -> None:
 
     with pytest.raises(EncodeError):
         await put(saver, config(), {"a": Unknown()})
-    Around(saver.saver, failing)
+    fail(saver.saver, ConnectionResetError())
     with pytest.raises(ConnectionResetError):
         await saver.get_tuple(config())
     with pytest.raises(ConnectionResetError):
         await saver.list(config())
     assert calls(saver.saver.stats()) == {"put": (1, 1), "get_tuple": (1, 1), "list": (1, 1)}
-
-
-def failing(request: Any) -> Generator[Any, Any, Any]:
-    raise ConnectionResetError
-    yield
 
 
 @pytest.mark.parametrize("flavour", ["async"])
@@ -288,9 +268,8 @@ def test_durations_fall_into_their_bucket(monkeypatch: pytest.MonkeyPatch, secon
     monkeypatch.setattr(counted, "perf_counter", lambda: next(now))
     counting = Counting()
     list(counting.call(iter_of(), "x"))
-    assert {at for at, count in counting.snapshot()["x"].histogram.items() if count} == {
-        "+Inf" if bound == inf else str(bound)
-    }
+    filled = {at for at, count in counting.snapshot()["x"].histogram.items() if count}
+    assert filled == {"+Inf" if bound == inf else str(bound)}
 
 
 def iter_of() -> Generator[Any, Any, None]:
@@ -362,9 +341,8 @@ async def test_cache_hits_and_misses_are_counted(target: Target) -> None:
 
 @pytest.mark.parametrize("target_name", ["redis"])
 async def test_tiers_count_calls_and_hot_counts_traffic(target: Target) -> None:
-    hot = target.uniform().saver
-    kind: Any = AsyncTieredSaver if target.flavour == "async" else TieredSaver
-    saver = Uniform(kind(hot, InMemorySaver()))
+    hot = (uniform := target.uniform()).saver
+    saver = over(uniform, InMemorySaver())
     where = await put(saver, config(), {"a": 1})
     await saver.get_tuple(where)
     assert calls(saver.saver.stats()) == {"put": (1, 0), "get_tuple": (1, 0)}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.support.factories import config
 from tests.support.raw import check_chunks, check_counters, check_sound, size, stored_chunks
-from tests.support.sharing import BASE, EDITS, FILES, TaskInfo, fields_of, key_of, name, said, text, texts
+from tests.support.sharing import BASE, EDITS, FILES, TaskInfo, fields_of, key_of, name, said, text
 from tests.support.uniform import Target
 
 from redis_saver import AsyncRedisSaver, DecodeError, RedisSaver, ThreadDamaged
@@ -39,17 +40,12 @@ def target_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+ORDERS: list[Any] = [(None, None, "zstd"), ("zstd", None, "zstd"), (None, "zstd", None), ("zstd", "zstd", None)]
+SLOW = [(None,) * 3, (None, "zstd", "zstd"), ("zstd", None, None), ("zstd",) * 3]
+
+
 @pytest.mark.by_turns
-@pytest.mark.parametrize(
-    "order",
-    [
-        *((None, None, "zstd"), ("zstd", None, "zstd"), (None, "zstd", None), ("zstd", "zstd", None)),
-        *(
-            pytest.param(each, marks=pytest.mark.slow)
-            for each in ((None,) * 3, (None, "zstd", "zstd"), ("zstd", None, None), ("zstd",) * 3)
-        ),
-    ],
-)
+@pytest.mark.parametrize("order", [*ORDERS, *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW)])
 async def test_savers_with_and_without_compression_share_a_thread(target: Target, order: Any) -> None:
     told = TaskInfo(target)
     uniforms = {setting: target.uniform(compression=setting) for setting in (None, "zstd")}
@@ -109,25 +105,17 @@ async def test_repetitive_values_take_less_than_half(target: Target, value: str)
     assert max(size(fields_of(target)), size(fields_of(target, "writes"))) * 2 < raw
 
 
-async def test_incompressible_values_grow_little(target: Target) -> None:
-    stored = []
-    for setting in (None, "zstd"):
-        uniform, thread = target.uniform(compression=setting), str(setting)
-        values = {"random": VALUES["random"], "tiny": "x" * 500, "n": 7, "none": None}
-        await TaskInfo(target, thread).put(uniform, 1, **values)
-        await uniform.put_writes(config(thread, checkpoint_id=name(1)), list(values.items()), "task")
-        stored.append(size(fields_of(target, thread)))
-    assert stored[1] < stored[0] * 1.02
-
-
-async def test_incompressible_chunks_grow_little(target: Target) -> None:
-    sizes = []
-    for setting in (None, "zstd"):
-        uniform, thread = target.uniform(compression=setting), str(setting)
-        await TaskInfo(target, thread).put(uniform, 1, v=VALUES["random elements"])
-        assert len(stored_chunks(fields_of(target, thread))) > 40
-        sizes.append(size(fields_of(target, thread)))
-    assert sizes[1] < sizes[0] * 1.02
+async def test_incompressible_values_and_chunks_grow_little(target: Target) -> None:
+    whole = {"random": VALUES["random"], "tiny": "x" * 500, "n": 7, "none": None}
+    for values, chunks in ((whole, 0), ({"v": VALUES["random elements"]}, 40)):
+        stored = []
+        for setting in (None, "zstd"):
+            uniform, thread = target.uniform(compression=setting), f"{chunks} {setting}"
+            await TaskInfo(target, thread).put(uniform, 1, **values)
+            await uniform.put_writes(config(thread, checkpoint_id=name(1)), list(values.items()), "task")
+            assert len(stored_chunks(fields_of(target, thread))) > chunks
+            stored.append(size(fields_of(target, thread)))
+        assert stored[1] < stored[0] * 1.02
 
 
 async def test_processes_without_memory_store_an_appended_list_once(target: Target) -> None:
@@ -181,33 +169,29 @@ async def test_a_missing_zstandard_names_the_extra(target: Target, no_zstandard:
     told.same(await uniform.get_tuple(config(checkpoint_id=name(4))))
 
 
-@pytest.mark.parametrize("garbage", ["garbage", "cut", "empty", "bit"])
-async def test_damaged_compressed_bytes_raise(target: Target, garbage: str) -> None:
-    def spoiled(was: bytes) -> bytes:
-        middle = len(was) // 2
-        return {
-            "garbage": was[:20] + b"garbage" * 3,
-            "cut": was[:-5],
-            "empty": was[:20],
-            "bit": was[:middle] + bytes([was[middle] ^ 0x55]) + was[middle + 1 :],
-        }[garbage]
+GARBAGE: dict[str, Callable[[bytes], bytes]] = {
+    "garbage": lambda was: was[:20] + b"garbage" * 3,
+    "cut": lambda was: was[:-5],
+    "empty": lambda was: was[:20],
+    "bit": lambda was: was[: len(was) // 2] + bytes([was[len(was) // 2] ^ 0x55]) + was[len(was) // 2 + 1 :],
+}
 
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+async def test_damaged_compressed_bytes_raise(target: Target, garbage: str) -> None:
     told, uniform = TaskInfo(target), target.uniform(compression="zstd")
     await told.put(uniform, 1, whole=MIXED[:1900])
     await told.put(uniform, 2, 1, chunks=REPETITIVE)
     fields = fields_of(target)
     whole = [field for field in fields if field[:1] == b"b" and b"zstd" in fields[field][:20]]
     chunks = sorted(field for field in fields if field[:1] == b"z")
-    assert len(whole) == 1
-    assert len(chunks) > 5
+    assert len(whole) == 1 and len(chunks) > 5
     for number, field in ((1, whole[0]), (2, chunks[0]), (2, chunks[-1])):
-        target.raw.hset(key_of(target), field, spoiled(fields[field]))
-        for call in (
-            lambda uniform: uniform.get_tuple(config(checkpoint_id=name(number))),
-            lambda uniform: uniform.list(config()),
-        ):
+        target.raw.hset(key_of(target), field, GARBAGE[garbage](fields[field]))
+        reader = target.uniform()
+        for call in (reader.get_tuple(config(checkpoint_id=name(number))), reader.list(config())):
             try:
-                answer = await call(target.uniform())
+                answer = await call
             except (DecodeError, ThreadDamaged):
                 continue
             for one in answer if isinstance(answer, list) else [answer]:
@@ -221,4 +205,3 @@ def test_the_constructor_sets_the_compression(target: Target) -> None:
     kind = AsyncRedisSaver if target.flavour == "async" else RedisSaver
     assert kind(target.client(), compression="zstd")._context.compression == "zstd"
     assert kind(target.client())._context.compression is None
-    assert texts(1) != texts(1, 1)

@@ -51,10 +51,11 @@ async def threaded(uniform: Uniform, text: str = "planted") -> dict[str, Any]:
     where, long = config(), [Marker(f"{text} {number}" * 99) for number in range(9)]
     for number in ("1", "2"):
         values = {"n": Marker(text), "long": [*long, number]}
-        metadata = {"source": "loop", "step": int(number), "mine": Marker(text)}
-        where = await put(
-            uniform, where, values, checkpoint_id=number, versions=dict.fromkeys(values, number), metadata=metadata
+        versions, metadata = (
+            dict.fromkeys(values, number),
+            {"source": "loop", "step": int(number), "mine": Marker(text)},
         )
+        where = await put(uniform, where, values, checkpoint_id=number, versions=versions, metadata=metadata)
         await uniform.put_writes(where, [("n", Marker(text)), ("n", "text")], "task")
         await uniform.put_writes(where, [(INTERRUPT, [Marker(text)])], "task")
     return where
@@ -213,21 +214,21 @@ def _checkpoint() -> tuple[Any, Any, Any]:
     return {**one, "channel_values": {"n": [Marker()]}, "channel_versions": {"n": "1"}}, {"step": 1}, {"n": "1"}
 
 
-def _in_memory() -> InMemorySaver:
-    saver = InMemorySaver()
+def _filled(saver: Any) -> Any:
+    saver.delete_thread("thread")
     saver.put(config(), *_checkpoint())
     saver.put_writes(config(checkpoint_id="1"), [("n", Marker()), (INTERRUPT, [Marker()])], "task")
     return saver
 
 
 def _folder(tmp_path: Path, *_: Any) -> str:
-    langgraph_dev.save(_in_memory(), tmp_path)
+    langgraph_dev.save(_filled(InMemorySaver()), tmp_path)
     return f"inmem:{tmp_path}"
 
 
 def _pickles(tmp_path: Path, *_: Any) -> str:
     """Make a folder that has pickled objects in place of bytes."""
-    saver = _in_memory()
+    saver = _filled(InMemorySaver())
     saver.blobs.update(dict.fromkeys(saver.blobs, ("msgpack", Marker())))
     langgraph_dev.save(saver, tmp_path)
     return f"inmem:{tmp_path}"
@@ -242,24 +243,18 @@ def _file(tmp_path: Path, *_: Any) -> str:
 
 def _sqlite(tmp_path: Path, *_: Any) -> str:
     with SqliteSaver.from_conn_string(str(tmp_path / "sqlite")) as saver:
-        saver.put(config(), *_checkpoint())
-        saver.put_writes(config(checkpoint_id="1"), [(INTERRUPT, [Marker()])], "task")
+        _filled(saver)
     return f"sqlite:{tmp_path / 'sqlite'}"
 
 
 def _postgres(_: Path, target: Target, database: str) -> str:
     with PostgresSaver.from_conn_string(database) as saver:
-        saver.delete_thread("thread")
-        saver.put(config(), *_checkpoint())
-        saver.put_writes(config(checkpoint_id="1"), [(INTERRUPT, [Marker()])], "task")
+        _filled(saver)
     return database
 
 
 def _redis(_: Path, target: Target, __: str) -> str:
-    saver = RedisSaver(target.raw, prefix="langgraph")
-    saver.delete_thread("thread")
-    saver.put(config(), *_checkpoint())
-    saver.put_writes(config(checkpoint_id="1"), [(INTERRUPT, [Marker()])], "task")
+    _filled(RedisSaver(target.raw, prefix="langgraph"))
     return target.url
 
 
@@ -315,10 +310,9 @@ def test_a_migration_of_items_makes_nothing(target: Target, tmp_path: Path) -> N
     made.clear()
     url = f"file:{tmp_path / 'items'}"
     for source, into in ((target.url, url), (url, target.url)):
-        prefixes = [{"prefix": target.prefix + end} if each != url else {} for each, end in ((source, ""), (into, "x"))]
-        with (
-            opened_store(source, target=False, **prefixes[0]) as one,
-            opened_store(into, target=True, **prefixes[1]) as two,
-        ):
+        of_one, of_two = (
+            {"prefix": target.prefix + end} if where != url else {} for where, end in ((source, ""), (into, "x"))
+        )
+        with opened_store(source, target=False, **of_one) as one, opened_store(into, target=True, **of_two) as two:
             assert migrate_items(one, two).written == 1
     assert made == []

@@ -141,23 +141,16 @@ def test_the_file_is_read_once_a_second_at_most(alone: File, clock: Clock, monke
     assert len(reads) == 2
 
 
+UNUSABLE = {
+    **{"empty": "", "a line break": "\n", "no keys": "no keys", "no text": "\udcff", "no file": None},
+    **{"no secret": text_of("new") + "old", "an empty secret": text_of("new") + "old="},
+    **{"cut base64": text_of("old", "new")[:-6], "a short key": text_of("old", new=b"short")},
+    "a key twice": text_of("old") * 2,
+}
+
+
 @pytest.mark.parametrize("seconds", [0.0, 5.0, 60.0])
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "\n",
-        "no keys",
-        text_of("new") + "old",
-        text_of("new") + "old=",
-        text_of("old", "new")[:-6],  # a key that is too short for base64
-        text_of("old") + text_of("old"),
-        text_of("old", new=b"short"),
-        "\udcff",
-        None,
-    ],
-    ids=range(10),
-)
+@pytest.mark.parametrize("text", UNUSABLE.values(), ids=UNUSABLE)
 def test_a_file_that_cannot_be_used_changes_nothing(
     alone: File, clock: Clock, caplog: pytest.LogCaptureFixture, text: str | None, seconds: float
 ) -> None:

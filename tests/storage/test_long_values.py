@@ -11,30 +11,17 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
+from test_chunks import Bare, Wrapper
+
 from redis_saver import DecodeError, Limits
 from redis_saver._common.limits import Allowance
 from redis_saver._serde import fallback
-from redis_saver._serde.cutter import PUBLIC
 from redis_saver._serde.serializer import FastSerializer
 from redis_saver._storage import chunks, codec
-from redis_saver._storage.chunks import digest
 from redis_saver._storage.framing import pack
 
 SIZE = 4_000_000
 LONG = "x" * SIZE
-
-
-class Bare:
-    """The parts of a saver that encoding a value needs."""
-
-    compression = None
-    limits = Limits()
-    data_keys = None
-    digest = staticmethod(digest)
-    gear = PUBLIC
-
-    def __init__(self, serde: Any) -> None:
-        self.serde = serde
 
 
 def written(value: Any) -> bytes:
@@ -44,7 +31,7 @@ def written(value: Any) -> bytes:
 
 
 def read(serde: Any, stored: bytes) -> Any:
-    return codec.decode_value(Bare(serde), stored, {}, "value", "place", Allowance(Limits(), ""))
+    return codec.decode_value(Bare(serde=serde), stored, {}, "value", "place", Allowance(Limits(), ""))
 
 
 def taken(act: Callable[[], Any]) -> float:
@@ -68,7 +55,7 @@ def test_reading_a_long_value_makes_no_second_copy(serde: Any) -> None:
 
 
 def test_reading_a_long_value_in_chunks_makes_one_copy_for_the_serializer() -> None:
-    saver, texts = Bare(FastSerializer()), [f"{number} " * 60 for number in range(20_000)]
+    saver, texts = Bare(), [f"{number} " * 60 for number in range(20_000)]
     stored = codec.encode_value(saver, texts, "value")
     joined = chunks.join(stored.value, stored.chunks, Allowance(Limits(), ""))
     size = len(saver.serde.dumps_typed(texts)[1])
@@ -97,16 +84,6 @@ class Own(FastSerializer):
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         return type(data[1]), super().loads_typed(data)
-
-
-class Wrapper:
-    """A serializer that delegates everything."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
 
 
 def test_foreign_serializers_get_bytes() -> None:

@@ -25,12 +25,12 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, TASKS
 from langgraph.types import Send
-from tests.support.raw import without_revision
+from tests.support.raw import contents, without_revision
 from tests.support.servers import url_of
-from tests.support.uniform import Target, Uniform
+from tests.support.uniform import Target, Uniform, over
 from tests.support.wrappers import ran
 
-from redis_saver import AsyncTieredSaver, DecodeError, TieredSaver, UnsupportedFormat
+from redis_saver import DecodeError, UnsupportedFormat
 from redis_saver._engine import scripts
 from redis_saver._common.names import Keyspace
 from redis_saver._tiered.context import Fills
@@ -62,16 +62,10 @@ async def store(uniform: Uniform) -> None:
     where = await put(
         uniform, where, {"messages": history, "n": 1}, checkpoint_id="2", versions={**versions(1, "n"), **versions(2, "messages")}, metadata=METADATA
     )  # fmt: skip
-    await put(
-        uniform,
-        config("chat", "sub|graph:1"),
-        {"text": "t" * 900, "none": None},
-        checkpoint_id="1.5",
-        versions={"text": 3, "none": 1.5},
-    )
-    await put(
-        uniform, config("a {strange} \0name%"), {"bytes": b"\0" * 4000, "big": list(range(2000))}, checkpoint_id="1"
-    )
+    values, of_values = {"text": "t" * 900, "none": None}, {"text": 3, "none": 1.5}
+    await put(uniform, config("chat", "sub|graph:1"), values, checkpoint_id="1.5", versions=of_values)
+    values = {"bytes": b"\0" * 4000, "big": list(range(2000))}
+    await put(uniform, config("a {strange} \0name%"), values, checkpoint_id="1")
     await uniform.set_thread_ttl("chat", timedelta(days=30))
     await put(uniform, config("pinned"), {"n": 1}, checkpoint_id="1")
     await uniform.pin("pinned")
@@ -82,17 +76,11 @@ async def store_sends(uniform: Uniform) -> None:
     history = [HumanMessage(f"question {number} " * 20, id=f"h{number}") for number in range(20)]
     state = {"messages": history, "files": {f"file {number}": "x" * 100 for number in range(30)}, "n": 1}
     sends = [Send("node", {"state": state, "item": item}) for item in range(2)]
-    where = await put(
-        uniform, config("sends"), {**state}, checkpoint_id="1", versions=versions(1, *state), metadata=METADATA
-    )
+    first = versions(1, *state)
+    where = await put(uniform, config("sends"), {**state}, checkpoint_id="1", versions=first, metadata=METADATA)
     await uniform.put_writes(where, [("n", 2), *((TASKS, send) for send in sends)], "task-1", "path")
-    await put(
-        uniform,
-        where,
-        {**state, TASKS: sends},
-        checkpoint_id="2",
-        versions={**versions(1, *state), **versions(2, TASKS)},
-    )
+    second = {**first, **versions(2, TASKS)}
+    await put(uniform, where, {**state, TASKS: sends}, checkpoint_id="2", versions=second)
 
 
 class Refusing(InMemorySaver):
@@ -108,11 +96,7 @@ class Refusing(InMemorySaver):
         return super().put(config, *more, **options)
 
 
-def over(hot: Uniform, cold: Refusing, mode: str = "write-behind", **settings: Any) -> Uniform:
-    kind: Any = AsyncTieredSaver if hot.native_async else TieredSaver
-    return Uniform(kind(hot.saver, cold, mode=mode, flusher=False, **settings))
-
-
+BEHIND: dict[str, Any] = {"mode": "write-behind", "flusher": False}
 _last_fill = Fills.of
 TIERED = ("dirty", "flushed", "refused", "deleted", "coalesced", "filled", "intent")
 
@@ -120,7 +104,7 @@ TIERED = ("dirty", "flushed", "refused", "deleted", "coalesced", "filled", "inte
 @patch.object(Fills, "of", lambda fills, thread, ns, *_: _last_fill(fills, thread, ns))  # no id is a uuid6 with a time
 async def store_tiers(hot: Uniform, cold: Refusing) -> None:
     """Put threads over a cold saver, in each state."""
-    behind, latest, through = over(hot, cold), over(hot, cold, cold_history="latest"), over(hot, cold, "write-through")
+    behind, latest = over(hot, cold, **BEHIND), over(hot, cold, **BEHIND, cold_history="latest")
     cold.refused = {"refused", "intent"}
     for thread in ("dirty", "flushed", "refused", "deleted", "coalesced"):
         uniform = latest if thread == "coalesced" else behind
@@ -137,7 +121,7 @@ async def store_tiers(hot: Uniform, cold: Refusing) -> None:
     cold.put_writes(where, [("n", 2)], "task", "path")
     assert await behind.get_tuple(config("filled"))
     with pytest.raises(ValueError, match="not this one"):
-        await put(through, config("intent"), {"n": 1}, checkpoint_id="1", versions=versions(1, "n"))
+        await put(over(hot, cold), config("intent"), {"n": 1}, checkpoint_id="1", versions=versions(1, "n"))
     cold.refused = set()
 
 
@@ -241,6 +225,11 @@ async def test_stored_threads_can_be_read_and_continued(target: Target, kind: st
     await store(other)
     restore(target, golden(kind))
     assert await told(saver) == await told(other)
+    await check_continued(saver)
+
+
+async def check_continued(saver: Uniform) -> None:
+    """Check that all threads are sound and can be continued."""
     for one in await saver.threads():
         assert (await saver.check(one.thread_id)).sound
         where = (await saver.get_tuple(config(one.thread_id, ""))).config
@@ -268,11 +257,7 @@ async def test_encrypted_threads_of_format_4_are_read_and_continued(target: Targ
     with pytest.raises(DecodeError, match="an earlier one was put in its place"):
         await saver.get_tuple(where)
     target.raw.hset(data, question, newest)
-    for one in await saver.threads():
-        assert (await saver.check(one.thread_id)).sound
-        newest = (await saver.get_tuple(config(one.thread_id, ""))).config
-        await put(saver, newest, {"n": 9}, checkpoint_id="9", versions=versions(9, "n"))
-        assert (await saver.get_tuple(config(one.thread_id))).checkpoint["channel_values"]["n"] == 9
+    await check_continued(saver)
 
 
 async def test_sends_are_stored_as_format_2_says_and_read(target: Target) -> None:
@@ -321,7 +306,7 @@ async def test_stored_threads_of_two_tiers_are_read_and_flushed(saver: Uniform, 
     await store_tiers(other, cold)
     cold_of_other = copy.deepcopy(cold)
     restore(target, golden("tiers"))
-    ours, theirs = over(saver, cold), over(other, cold_of_other)
+    ours, theirs = over(saver, cold, **BEHIND), over(other, cold_of_other, **BEHIND)
     for thread in TIERED:
         assert await ours.get_tuple(config(thread)) == await theirs.get_tuple(config(thread)), thread
         assert (await ours.get_tuple(config(thread)) is None) == (thread in ("deleted", "intent"))
@@ -353,14 +338,6 @@ OURS: dict[str, Callable[[Uniform, dict[str, Any]], Awaitable[Any]]] = {
 }
 
 
-def everything(target: Target) -> dict[bytes, Any]:
-    raw = target.raw
-    return {
-        key: raw.hgetall(key) if raw.type(key) == b"hash" else raw.zrange(key, 0, -1, withscores=True)
-        for key in target.keys()
-    }
-
-
 def make_newer(target: Target) -> None:
     key = Keyspace(target.prefix).keys("thread").data_key
     _, rest = target.raw.hget(key, "@state").split(b" ", 1)
@@ -371,19 +348,17 @@ async def test_a_newer_format_is_refused_and_left_unchanged(saver: Uniform, targ
     where = await put(saver, config(), {"n": 1})
     await put(saver, config("sound"), {"n": 1})
     make_newer(target)
-    before = everything(target)
+    before = contents(target)
     for name, call in {**CALLS, **OURS}.items():
-        with pytest.raises(
-            UnsupportedFormat, match=rf"format {NEWER}, .* up to {scripts.FORMAT} .*Upgrade redis-saver"
-        ):
+        said = rf"format {NEWER}, .* up to {scripts.FORMAT} .*Upgrade redis-saver"
+        with pytest.raises(UnsupportedFormat, match=said):
             print(name, await call(saver, where))
-        assert {key: holds for key, holds in everything(target).items() if key in before} == before, name
+        assert {key: holds for key, holds in contents(target).items() if key in before} == before, name
 
 
 @pytest.mark.parametrize("mode", ["write-through", "write-behind"])
 async def test_two_tiers_refuse_a_newer_format(saver: Uniform, target: Target, mode: str) -> None:
-    kind = AsyncTieredSaver if saver.native_async else TieredSaver
-    uniform = Uniform(kind(saver.saver, InMemorySaver(), mode=mode, flusher=False))  # type: ignore[arg-type]
+    uniform = over(saver, Refusing(), mode=mode, flusher=False)
     where = await put(uniform, config(), {"n": 1})
     assert await uniform.flush() == 0
     assert await uniform.get_tuple(config())  # hot has it from now on
@@ -404,12 +379,10 @@ if __name__ == "__main__":
             target = Target("redis", "sync", url_of("redis"), f"golden-{kind}")
             await store(target.uniform(**settings()))
             made[kind] = stored(target)
-        target = Target("redis", "sync", url_of("redis"), "golden-tiers")
-        await store_tiers(target.uniform(), Refusing())
-        made["tiers"] = stored(target)
-        target = Target("redis", "sync", url_of("redis"), "golden-sends")
-        await store_sends(target.uniform())
-        made["sends"] = stored(target)
+        for kind, store_kind in (("tiers", lambda hot: store_tiers(hot, Refusing())), ("sends", store_sends)):
+            target = Target("redis", "sync", url_of("redis"), f"golden-{kind}")
+            await store_kind(target.uniform())
+            made[kind] = stored(target)
         print(json.dumps(made, indent=1))
 
     asyncio.run(main())

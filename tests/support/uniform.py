@@ -62,6 +62,12 @@ class Uniform:
         return list(getattr(self.saver, name)(*args, **kwargs))
 
 
+def over(hot: Uniform, cold: Any, **options: Any) -> Uniform:
+    """Make a saver over two tiers in the flavour of the hot one."""
+    kind: Any = AsyncTieredSaver if hot.native_async else TieredSaver
+    return Uniform(kind(hot.saver, cold, **options))
+
+
 async def called(uniform: Any, graph: Any, method: str, *args: Any, **options: Any) -> Any:
     """Call a method of a graph in the saver's flavour, such as `invoke` or `get_state`."""
     if uniform.native_async:

@@ -119,6 +119,16 @@ def requests_of(saver: Any) -> list[Any]:
     return requests
 
 
+def fail(saver: Any, error: Exception) -> None:
+    """Let each request of a saver fail from now on."""
+
+    def around(request: Any) -> Generator[Any, Any, Any]:
+        raise error
+        yield
+
+    Around(saver, around)
+
+
 class Meanwhile(DriverWrapper):
     """A driver that runs something before or after a request: what `before` or `after` returns for it, if anything.
 

@@ -6,6 +6,8 @@ import ast
 import asyncio
 import logging
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -24,19 +26,11 @@ from opentelemetry.trace import SpanKind, StatusCode
 from redis.asyncio.connection import AbstractConnection
 from tests.support.servers import url_of
 from tests.support.tiering import flushed_until
-from tests.support.uniform import Target, Uniform
+from tests.support.uniform import Target, Uniform, over
 from tests.support.values import Quoting
-from tests.support.wrappers import Around, Meanwhile
+from tests.support.wrappers import Around, Meanwhile, fail
 
-from redis_saver import (
-    AsyncRedisSaver,
-    AsyncTieredSaver,
-    AsyncTieredStore,
-    RedisCache,
-    RedisSaver,
-    TieredSaver,
-    TieredStore,
-)
+from redis_saver import AsyncRedisSaver, AsyncTieredStore, RedisCache, RedisSaver, TieredSaver, TieredStore
 from redis_saver._client.clients import connect
 from redis_saver._common.logs import SECONDS, ThrottledLog
 from redis_saver.encryption import Encryption, Keyset
@@ -102,9 +96,8 @@ async def test_spans_of_the_client_are_children_of_the_call(target: Target, span
         assert trace.get_current_span() is mine
     one, stream, _ = spans.take()
     assert one.parent == stream.parent == mine.get_span_context()
-    assert seen == [one.context, mine.get_span_context()], (
-        "a stream may continue in another context, so it sets no current span"
-    )
+    # A stream may continue in another context, so it sets no current span.
+    assert seen == [one.context, mine.get_span_context()]
 
 
 async def test_a_shared_pipeline_has_a_trace_of_its_own(target_name: str, spans: Spans) -> None:
@@ -156,12 +149,7 @@ async def test_the_span_of_a_failed_call_has_the_error_type(target: Target, span
     """The error's text is left out."""
     saver = target.uniform()
     instrument(saver.saver, tracer_provider=spans.provider)
-
-    def failing(request: Any) -> Any:
-        raise ConnectionResetError("secret")
-        yield
-
-    Around(saver.saver, failing)
+    fail(saver.saver, ConnectionResetError("secret"))
     with pytest.raises(ConnectionResetError):
         await saver.get_tuple(config())
     assert not trace.get_current_span().is_recording()
@@ -174,9 +162,7 @@ async def test_the_span_of_a_failed_call_has_the_error_type(target: Target, span
 @pytest.mark.parametrize("tiers", [False, True])
 async def test_threads_are_named_only_on_request(target: Target, spans: Spans, tiers: bool) -> None:
     saver = target.uniform()
-    if tiers:
-        kind = AsyncTieredSaver if saver.native_async else TieredSaver
-        saver = Uniform(kind(saver.saver, InMemorySaver()))
+    saver = over(saver, InMemorySaver()) if tiers else saver
     instrument(saver.saver, tracer_provider=spans.provider, thread_ids=True)
     for name in ("a}:b", "", "%", "ä\n"):
         where = await put(saver, config(name), {"a": 1})
@@ -216,23 +202,15 @@ async def test_slow_calls_are_logged(target: Target, caplog: pytest.LogCaptureFi
         re.sub(r"T s this process, T s Redis", "T s Redis, T s this process", re.sub(r"\d+\.\d{3} s", "T s", line))
         for line in caplog.messages
     ]
-    server = saver.saver._driver.server
-    assert put_line == f"slow: put of checkpoints at {server} took T s (T s Redis, T s this process)"
-    assert (
-        get_line == f"slow: get_tuple of checkpoints at {server}, thread 'a\\nb' took T s (T s Redis, T s this process)"
-    )
+    at, took = f"of checkpoints at {saver.saver._driver.server}", "took T s (T s Redis, T s this process)"
+    assert put_line == f"slow: put {at} {took}"
+    assert get_line == f"slow: get_tuple {at}, thread 'a\\nb' {took}"
 
 
 async def test_a_failed_slow_call_is_logged_with_its_error(target: Target, caplog: pytest.LogCaptureFixture) -> None:
     cache = RedisCache[Any](connect("memory://", asynchronous=False), on_error="raise")
     log_slow_calls(cache, 0)
-
-    def failing(request: Any) -> Any:
-        raise ConnectionResetError("secret")
-        yield
-
-    cache._driver = (wrapper := Around(cache, failing))
-    assert wrapper is cache._driver
+    fail(cache, ConnectionResetError("secret"))
     with pytest.raises(ConnectionResetError):
         cache.clear()
     (line,) = caplog.messages
@@ -242,7 +220,7 @@ async def test_a_failed_slow_call_is_logged_with_its_error(target: Target, caplo
 
 class SlowKeys(Keyset):
     def wrap(self, *arguments: Any) -> Any:
-        time.sleep(0.5)
+        time.sleep(0.3)
         return super().wrap(*arguments)
 
 
@@ -252,13 +230,12 @@ async def test_a_slow_call_over_two_tiers_names_what_was_slow(
 ) -> None:
     keys = Encryption(SlowKeys({"a": b"k" * 32})) if slow == "the provider of keys" else None
     hot, cold = target.uniform(encryption=keys) if keys else target.uniform(), InMemorySaver()
-    kind = AsyncTieredSaver if hot.native_async else TieredSaver
-    saver = Uniform(kind(hot.saver, cold))
+    saver = over(hot, cold)
     log_slow_calls(saver.saver, 0)
     if slow == "cold":
         for method in ("get_tuple", "put"):
             right = getattr(cold, method)
-            setattr(cold, method, lambda *arguments, right=right: (time.sleep(0.5), right(*arguments))[1])
+            setattr(cold, method, lambda *arguments, right=right: (time.sleep(0.3), right(*arguments))[1])
     if slow == "Redis":
 
         def delayed(request: Any) -> Any:
@@ -312,13 +289,7 @@ async def test_values_sent_again_after_a_loss_are_logged(
     where = await put(saver, config("t"), texts)
     await target.uniform().delete_thread("t")
     caplog.clear()
-    versions = {"a": "1", "b": "1"}
-    await saver.put(
-        where,
-        {"v": 4, "id": "2", "ts": "", "channel_values": {**texts, "b": 1}, "channel_versions": versions, "versions_seen": {}},
-        {},
-        {"b": "1"},
-    )  # fmt: skip
+    await saver.put(where, checkpoint({**texts, "b": 1}, {"a": "1", "b": "1"}, "2"), {}, {"b": "1"})
     (record,) = [one for one in caplog.records if one.name == "redis_saver.checkpoint"]
     assert record.levelname == "INFO" and "thread 't'" in record.getMessage()
     assert "secret" not in caplog.text
@@ -327,9 +298,7 @@ async def test_values_sent_again_after_a_loss_are_logged(
 async def test_repairs_of_hot_are_logged_and_counted(
     target: Target, caplog: pytest.LogCaptureFixture, unthrottled: None
 ) -> None:
-    saver = target.uniform()
-    kind: Any = AsyncTieredSaver if saver.native_async else TieredSaver
-    both = Uniform(kind(saver.saver, InMemorySaver()))
+    both = over(target.uniform(), InMemorySaver())
     last = (await chain(both, "t", 2))[-1]
     await both.get_tuple(last)  # fills hot
     assert target.raw.delete(f"{target.prefix}:{{t}}:data") == 1
@@ -414,12 +383,8 @@ def test_each_package_has_one_logger_named_in_the_docs(target_name: str) -> None
     for path in (ROOT / "redis_saver").rglob("*.py"):
         room = path.relative_to(ROOT / "redis_saver").parts[0].removesuffix(".py").strip("_")
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
-                "getLogger",
-                "Log",
-                "ThrottledLog",
-                "_getLogger",
-            ):
+            makers = ("getLogger", "Log", "ThrottledLog", "_getLogger")
+            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in makers:
                 name = ast.literal_eval(node.args[0]) if isinstance(node.args[0], ast.Constant) else None
                 if name and name.startswith("redis_saver."):
                     assert name == f"redis_saver.{room}", path
@@ -428,14 +393,9 @@ def test_each_package_has_one_logger_named_in_the_docs(target_name: str) -> None
 
 
 def test_nothing_is_printed_without_a_logging_setup(target_name: str) -> None:
-    import subprocess
-    import sys
-
     text = (
         "import fakeredis\nfrom redis_saver import RedisSaver, telemetry\n"
         "saver = RedisSaver(fakeredis.FakeRedis())\ntelemetry.log_slow_calls(saver, 0)\nsaver.delete_thread('a')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, timeout=120, cwd=ROOT, check=True
-    )
-    assert done.stderr == ""
+    command = [sys.executable, "-c", text]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=True).stderr == ""

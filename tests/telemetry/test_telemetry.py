@@ -6,6 +6,8 @@ import dataclasses
 import gc
 import subprocess
 import sys
+import weakref
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from langgraph.store.memory import InMemoryStore
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from tests.support.tiering import written
+from tests.support.uniform import Uniform
 
 from redis_saver import (
     AsyncRedisSaver,
@@ -126,8 +129,6 @@ def test_every_field_has_an_instrument(stats: Any) -> None:
 
 
 async def test_exported_counts_match_real_operations(meters: Meters) -> None:
-    from tests.support.uniform import Uniform
-
     hot = AsyncRedisSaver(connect("memory://", asynchronous=True))
     for saver in (
         tiered(mode="write-behind", flusher=False),
@@ -193,8 +194,6 @@ def test_a_saver_is_not_kept_alive(meters: Meters) -> None:
 
 
 def test_a_provider_is_not_kept_alive() -> None:
-    import weakref
-
     meters = Meters()
     saver = tiered()
     instrument(saver, meters.provider)
@@ -242,18 +241,7 @@ def test_savers_stores_and_caches_export_their_stats(meters: Meters) -> None:
     assert of(meters, "redis_saver.store_tier.reads", service="chats", **{RESULT: "hit"}) == [1]
     assert len(meters.points("redis_saver.remembered.size")) == 3
     instrument(RedisLLMCache(cache), meters.provider)
-    assert of(meters, "redis_saver.cache.lookups", **{RESULT: "miss"}) == [1], (
-        "an LLM cache has the counts of the cache below it"
-    )
-
-
-def durations(meters: Meters) -> dict[tuple[Any, Any, Any], tuple[int, Any]]:
-    points = meters.metrics()[DURATION].data.data_points
-    names = ("db.operation.name", "db.collection.name", "error.type")
-    return {
-        tuple(point.attributes.get(name) for name in names): (point.count, list(point.bucket_counts))  # type: ignore[misc]
-        for point in points
-    }
+    assert of(meters, "redis_saver.cache.lookups", **{RESULT: "miss"}) == [1], "with the counts of the cache below it"
 
 
 def test_durations_match_the_histograms_of_stats(meters: Meters) -> None:
@@ -265,8 +253,11 @@ def test_durations_match_the_histograms_of_stats(meters: Meters) -> None:
     with pytest.raises(ThreadNotFound):
         saver.pin("nobody")
     stats, metric = saver.stats(), meters.metrics()[DURATION]
-    found = durations(meters)
-    assert found == {
+    names = ("db.operation.name", "db.collection.name", "error.type")
+    assert {
+        tuple(point.attributes.get(name) for name in names): (point.count, list(point.bucket_counts))
+        for point in metric.data.data_points
+    } == {
         ("get_tuple", "checkpoints", None): (3, list(stats.operations["get_tuple"].histogram.values())),
         ("pin", "checkpoints", "ThreadNotFound"): (1, list(stats.operations["pin"].histogram.values())),
     }
@@ -308,10 +299,7 @@ def tiered():
 """
 
 
-def test_the_global_provider_may_be_set_later() -> None:
-    said = process(
-        MADE
-        + """
+LATER = """
 from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -326,23 +314,17 @@ for metric in scope.metrics:
     if metric.name == "redis_saver.tier.bypasses":
         print(sorted(point.attributes["n"] for point in metric.data.data_points))
 """
-    )
-    assert said == "[0, 1, 2]\n"
+
+
+def test_the_global_provider_may_be_set_later() -> None:
+    assert process(MADE + LATER) == "[0, 1, 2]\n"
 
 
 def test_a_missing_opentelemetry_names_the_extra() -> None:
     """It is not imported before it is used."""
-    said = process(
-        "import sys; sys.modules['opentelemetry'] = None; sys.modules['opentelemetry.metrics'] = None\n"
-        + MADE
-        + """
-try:
-    telemetry.instrument(tiered())
-except ImportError as error:
-    print(error)
-"""
-    )
-    assert "pip install 'redis-saver[otel]'" in said
+    without = "import sys; sys.modules['opentelemetry'] = None; sys.modules['opentelemetry.metrics'] = None\n"
+    tried = "try:\n    telemetry.instrument(tiered())\nexcept ImportError as error:\n    print(error)\n"
+    assert "pip install 'redis-saver[otel]'" in process(without + MADE + tried)
 
 
 def test_stats_are_a_copy() -> None:
@@ -360,15 +342,10 @@ def test_stats_are_a_copy() -> None:
 
 async def test_stats_count_flushes_and_the_backlog() -> None:
     """A saver that does not flush learns the backlog from those that do."""
-    from datetime import datetime
-
-    from tests.support.uniform import Uniform
-
     client = connect("memory://stats-of-flushing", asynchronous=False)
     cold = InMemorySaver()
-    one, other = [
-        TieredSaver(RedisSaver(client, prefix="stats"), cold, mode="write-behind", flusher=False) for _ in range(2)
-    ]
+    hots = [RedisSaver(client, prefix="stats") for _ in range(2)]
+    one, other = [TieredSaver(hot, cold, mode="write-behind", flusher=False) for hot in hots]
     began = datetime.now()
     for name in ("a", "b"):
         await written(Uniform(one), name)
