@@ -20,16 +20,8 @@ from tests.support.servers import TARGETS, releases, url_of
 from tests.support.tiering import flushed_until
 from tests.support.uniform import Target, Uniform
 
-from redis_saver import (
-    KeyConflict,
-    Limits,
-    NotOwner,
-    RedisSaver,
-    StoreDamaged,
-    ThreadDamaged,
-    TieredSaver,
-    UnsupportedFormat,
-)
+from redis_saver import KeyConflict, Limits, NotOwner, RedisSaver, StoreDamaged, ThreadDamaged, TieredSaver
+from redis_saver import UnsupportedFormat
 from redis_saver._cli.main import main
 from redis_saver._client import clients
 from redis_saver._common import display, names
@@ -90,29 +82,23 @@ def a_saver(**settings: Any) -> RedisSaver:
 
 def test_errors_show_names_safely(name: str) -> None:
     """Names that are too long, missing threads, failed encoding or decoding, and wrong settings."""
-    saver, here = a_saver(), config(name)
+    saver, here, client = a_saver(), config(name), clients.connect("memory://", asynchronous=False)
     of_channel = lambda value: asyncio.run(put(Uniform(saver), config("t"), {name: value}))  # noqa: E731
     found: list[str] = []
     for do in (
         lambda: saver.pin(name),
         lambda: saver.unpin(name),
         lambda: of_channel(Unserializable()),
-        lambda: saver.put_writes(
-            {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": "1"}},
-            [(name, Unserializable())],
-            "task",
-        ),
-        lambda: saver.get_tuple(
-            {"configurable": {"thread_id": "t", "checkpoint_id": 1, "x": name, "checkpoint_ns": [name]}}
-        ),
+        lambda: saver.put_writes(config("t", "", "1"), [(name, Unserializable())], "task"),
+        lambda: saver.get_tuple(config("t", [name], 1, x=name)),
         lambda: list(saver.list(None, filter={name: {"$" + name: 1}})),
         lambda: saver.prune([name], strategy=name),
-        lambda: RedisSaver(clients.connect("memory://", asynchronous=False), compression=name),
-        lambda: RedisSaver(clients.connect("memory://", asynchronous=False), limits=Limits(channels=name)),
-        lambda: RedisSaver(clients.connect("memory://", asynchronous=False), ttl={name: 1}),
+        lambda: RedisSaver(client, compression=name),
+        lambda: RedisSaver(client, limits=Limits(channels=name)),
+        lambda: RedisSaver(client, ttl={name: 1}),
     ):
         found += texts_of(do)
-    small = RedisSaver(clients.connect("memory://", asynchronous=False), limits=Limits(name_bytes=4))
+    small = RedisSaver(client, limits=Limits(name_bytes=4))
     found += texts_of(lambda: asyncio.run(put(Uniform(small), here, {"n": 1})))
     assert all(map(is_fit, found)), found
 
@@ -163,11 +149,8 @@ def test_the_command_line_shows_names_safely(name: str, tmp_path: Path, capsys: 
     ours = [url, "--source-prefix", prefix]
     with RedisSaver.from_conn_string(url, prefix=prefix, limits=Limits(name_bytes=2**21)) as saver:
         asyncio.run(put(Uniform(saver), config(name), {"n": 1}))
-    argument = (
-        name.replace("\x00", "")
-        .encode("utf-8", "surrogateescape" if "\udfff" not in name else "replace")
-        .decode()[:100_000]
-    )
+    handler = "surrogateescape" if "\udfff" not in name else "replace"
+    argument = name.replace("\x00", "").encode("utf-8", handler).decode()[:100_000]
     for command in (
         ["export", *ours, str(tmp_path / "file")],
         ["migrate", *ours, f"inmem:{tmp_path}"],

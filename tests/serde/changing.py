@@ -149,23 +149,16 @@ class State:
         while not self.done:
             time.sleep(5e-5)  # leaves time for storing
             each, (entries, fill) = chance.choice(self.lists), chance.choice(self.dicts)
+            changes = (
+                each.clear, each.pop, lambda: each.extend(rows()), lambda: each.__setitem__(slice(None), rows()),
+                lambda: each.__delitem__(slice(len(each) // 2, None)),
+                entries.clear, entries.popitem, lambda: entries.update(fill()),
+                lambda: entries.__setitem__(str(chance.random()), [WHEN]),
+                self.queue.clear, lambda: self.queue.extend(rows()[:5]),
+                lambda: (self.set.discard(chance.randrange(50)), self.set.add(chance.randrange(50))),
+            )  # fmt: skip
             try:
-                chance.choice(
-                    [
-                        each.clear,
-                        each.pop,
-                        lambda: each.extend(rows()),
-                        lambda: each.__setitem__(slice(None), rows()),
-                        lambda: each.__delitem__(slice(len(each) // 2, None)),
-                        entries.clear,
-                        entries.popitem,
-                        lambda: entries.update(fill()),
-                        lambda: entries.__setitem__(str(chance.random()), [WHEN]),
-                        self.queue.clear,
-                        lambda: self.queue.extend(rows()[:5]),
-                        lambda: (self.set.discard(chance.randrange(50)), self.set.add(chance.randrange(50))),
-                    ]
-                )()
+                chance.choice(changes)()
                 if len(each) > 60:
                     del each[5:]
                 if len(entries) > 60:
@@ -221,12 +214,8 @@ async def savers(flavour: str, url: str, prefix: str) -> None:
     tiered: Any = AsyncTieredSaver if flavour == "async" else TieredSaver
     with State() as state:
         for number, serde in enumerate([None, JsonPlusSerializer(), Own(), cipher, "tiers"]):
-            opened = kind.from_conn_string(
-                url,
-                prefix=f"{prefix}-{number}",
-                serde=None if serde == "tiers" else serde,
-                ttl=datetime.timedelta(hours=1),
-            )
+            options = {"prefix": f"{prefix}-{number}", "serde": None if serde == "tiers" else serde}
+            opened = kind.from_conn_string(url, ttl=datetime.timedelta(hours=1), **options)
             hot = await opened.__aenter__() if flavour == "async" else opened.__enter__()
             uniform = Uniform(tiered(hot, InMemorySaver(serde=Own())) if serde == "tiers" else hot)
             where, stored = config(), 0

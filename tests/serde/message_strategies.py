@@ -82,107 +82,50 @@ class MyAIMessage(lc.AIMessage):
 
 
 CLASSES = list(CANDIDATES)
-
-
 NEEDED = {"role": "r", "tool_call_id": "t"}
-
-
 scalars = st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), st.text(max_size=8))
 
-
-odd = st.sampled_from(
-    [
-        "\ud800",
-        2**70,
-        b"bytes",
-        bytearray(b"array"),
-        (1, "a"),
-        (1, {2}),
-        {1, 2},
-        Color.RED,
-        Named.A,
-        Text("t"),
-        Number(3),
-        Real(1.5),
-        Mapping(a=1),
-        Sequence([1]),
-        Inner(),
-        Point(1),
-        Pair(1, [2]),
-        datetime.datetime(2020, 1, 1),
-        datetime.date(2020, 1, 1),
-        uuid.UUID(int=5),
-        decimal.Decimal("1.5"),
-        pathlib.Path("/tmp/x"),
-        deque([1]),
-        np.float64(2.5),
-        np.arange(3),
-        SecretStr("s"),
-        lc.HumanMessage("inner"),
-        {1: 2},
-        {None: 1},
-        {(1, 2): 3},
-        {Text("k"): 1},
-        {Named.A: 1},
-        {"\ud800": 1},
-        object(),
-        1j,
-        float("nan"),
-    ]
-)
-
-
+ODD = [
+    "\ud800", 2**70, b"bytes", bytearray(b"array"), (1, "a"), (1, {2}), {1, 2}, Color.RED, Named.A, Text("t"), Number(3),
+    Real(1.5), Mapping(a=1), Sequence([1]), Inner(), Point(1), Pair(1, [2]), datetime.datetime(2020, 1, 1),
+    datetime.date(2020, 1, 1), uuid.UUID(int=5), decimal.Decimal("1.5"), pathlib.Path("/tmp/x"), deque([1]),
+    np.float64(2.5), np.arange(3), SecretStr("s"), lc.HumanMessage("inner"), {1: 2}, {None: 1}, {(1, 2): 3},
+    {Text("k"): 1}, {Named.A: 1}, {"\ud800": 1}, object(), 1j, float("nan"),
+]  # fmt: skip
+odd = st.sampled_from(ODD)
 plain = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
 )
-
 
 anything = st.recursive(
     scalars | odd, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
 )
 
-
 dicts = st.dictionaries(st.text(max_size=5), plain, max_size=3)
 
-
 odd_dicts = st.dictionaries(st.text(max_size=5), anything, max_size=3)
-
 
 calls = st.fixed_dictionaries(
     {"name": st.text(max_size=5), "args": dicts, "id": st.none() | st.text(max_size=5)},
     optional={"type": st.just("tool_call")},
 )
 
-
 counts = st.integers(0, 10**6)
 
-
+details = [
+    st.fixed_dictionaries({}, optional=dict.fromkeys(names, counts))
+    for names in (("cache_read", "audio", "cache_creation", "flex"), ("reasoning", "audio"))
+]
 usage = st.fixed_dictionaries(
-    {"input_tokens": counts, "output_tokens": counts, "total_tokens": counts},
-    optional={
-        "input_token_details": st.fixed_dictionaries(
-            {}, optional={"cache_read": counts, "audio": counts, "cache_creation": counts, "flex": counts}
-        ),
-        "output_token_details": st.fixed_dictionaries({}, optional={"reasoning": counts, "audio": counts}),
-        "more": counts,
-    },
+    dict.fromkeys(("input_tokens", "output_tokens", "total_tokens"), counts),
+    optional={"input_token_details": details[0], "output_token_details": details[1], "more": counts},
 )
-
 
 blocks = st.lists(st.text(max_size=8) | st.fixed_dictionaries({"type": st.just("text"), "text": plain}), max_size=3)
 
-
-openai_calls = st.lists(
-    st.fixed_dictionaries(
-        {
-            "id": st.text(max_size=3),
-            "function": st.fixed_dictionaries(
-                {"name": st.text(max_size=3), "arguments": st.sampled_from(['{"a": 1}', "{", "[]", ""])}
-            ),
-        }
-    ),
-    max_size=2,
-)
+arguments = st.sampled_from(['{"a": 1}', "{", "[]", ""])
+functions = st.fixed_dictionaries({"name": st.text(max_size=3), "arguments": arguments})
+openai_calls = st.lists(st.fixed_dictionaries({"id": st.text(max_size=3), "function": functions}), max_size=2)
 
 
 @st.composite
@@ -245,19 +188,15 @@ ORDINARY_MESSAGES = [
         id="run-1",
         tool_calls=[{"name": "f", "args": {"a": {"b": 1}}, "id": "1"}, {"name": "g", "args": {}, "id": None}],
         usage_metadata={
-            "input_tokens": 1,
-            "output_tokens": 2,
-            "total_tokens": 3,
-            "input_token_details": {"audio": 0, "cache_read": 1},
-            "output_token_details": {"reasoning": 1},
+            **{"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
+            **{"input_token_details": {"audio": 0, "cache_read": 1}, "output_token_details": {"reasoning": 1}},
         },
         response_metadata={"model_name": "m", "logprobs": None, "token_usage": {"n": 1.5}},
         additional_kwargs={"refusal": None},
     ),
     lc.ToolMessage("result", tool_call_id="1", artifact={"rows": [1, 2]}, status="error"),
-    lc.AIMessageChunk("", chunk_position="last") if "chunk_position" in lc.AIMessageChunk.model_fields else None,
+    *([lc.AIMessageChunk("", chunk_position="last")] if "chunk_position" in lc.AIMessageChunk.model_fields else []),
 ]
-ORDINARY_MESSAGES = [message for message in ORDINARY_MESSAGES if message is not None]
 
 
 def changed(message: Any, data: Any) -> None:

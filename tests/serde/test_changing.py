@@ -33,13 +33,9 @@ def target_name() -> str:
 
 def run(*arguments: str) -> None:
     """Run tests/serde/changing.py in a process that may crash. Rust's traces are off, as they take long to print."""
-    script, without_traces = (
-        Path(__file__).with_name("changing.py"),
-        {**os.environ, "RUST_BACKTRACE": "0", "PYTHONPATH": str(Path(__file__).parents[2])},
-    )
-    done = subprocess.run(
-        [sys.executable, str(script), *arguments], capture_output=True, env=without_traces, check=False
-    )
+    command = [sys.executable, str(Path(__file__).with_name("changing.py")), *arguments]
+    environment = {**os.environ, "RUST_BACKTRACE": "0", "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, capture_output=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr.decode()[-3000:]
 
 

@@ -32,23 +32,9 @@ class Outer(TypedDict):
 
 
 ANNOTATIONS: list[Any] = [
-    Any,
-    None,
-    str,
-    int,
-    dict,
-    dict[str, Any],
-    Literal["a", "b"],
-    str | int | None,
+    *(Any, None, str, int, dict, dict[str, Any], Literal["a", "b"], str | int | None, list[Any], list[str]),
+    *(str | list[str | dict], Inner, Outer | None, list[Outer], list[Outer] | None, list[list[Inner]]),
     Optional[Literal["a"]],  # noqa: UP045 - as langchain-core has it
-    list[Any],
-    list[str],
-    str | list[str | dict],
-    Inner,
-    Outer | None,
-    list[Outer],
-    list[Outer] | None,
-    list[list[Inner]],
     TypedDict("Many", dict.fromkeys("abcdefg", int), total=False),  # type: ignore[operator]
 ]
 # All keys are strings: the packer and the unpacker refuse others.

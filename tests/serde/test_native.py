@@ -15,18 +15,8 @@ import ormsgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from message_strategies import (
-    FAST,
-    JSONPLUS,
-    ORDINARY_MESSAGES,
-    Mapping,
-    Sequence,
-    changed,
-    messages,
-    often,
-    outcome,
-    payload_of,
-)
+from message_strategies import FAST, JSONPLUS, ORDINARY_MESSAGES, Mapping, Sequence, changed, messages, often, outcome
+from message_strategies import payload_of
 
 from tests.support.compiled import needs_compiled
 
@@ -80,21 +70,13 @@ def test_ordinary_messages_are_never_declined(message: Any) -> None:
         assert states([native.read(payload)]) == states([ordinary(message)])
 
 
-@pytest.mark.parametrize(
-    "value",
-    ["\ud800", 2**64, -(2**63) - 1, (1,), bytearray(b"b"), {1: 2}, {"\ud800": 1}, type("S", (str,), {})("s")]
-    + [
-        True,
-        0,
-        -1,
-        None,
-        1.5,
-        *(b"b" * size for size in (0, 255, 256, 65_536)),
-        *(n for k in (5, 7, 8, 16, 32) for n in (2**k, -(2**k), -(2**k) - 1)),
-        *(2**63 - 1, 2**63, 2**64 - 1, -(2**63)),
-    ],
-    ids=lambda value: repr(value)[:20],
-)
+VALUES = ["\ud800", 2**64, -(2**63) - 1, (1,), bytearray(b"b"), {1: 2}, {"\ud800": 1}, type("S", (str,), {})("s")]
+VALUES += [True, 0, -1, None, 1.5, 2**63 - 1, 2**63, 2**64 - 1, -(2**63)]
+VALUES += [n for k in (5, 7, 8, 16, 32) for n in (2**k, -(2**k), -(2**k) - 1)]
+VALUES += [b"b" * size for size in (0, 255, 256, 65_536)]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: repr(value)[:20])
 def test_values_that_are_not_plain_are_declined(value: Any) -> None:
     message = lc.HumanMessage("x", additional_kwargs={"a": [value]})
     plain = type(value) in (type(None), bytes, float) or (isinstance(value, int) and -(2**63) <= value < 2**64)
@@ -180,9 +162,8 @@ def edited(value: Any, data: Any) -> Any:
         where = data.draw(st.sampled_from(list(value) if isinstance(value, dict) else range(len(value))))
         value[where] = edited(value[where], data)
     elif isinstance(value, dict) and data.draw(st.booleans()):
-        return (
-            dict(reversed({"new": 1, **value}.items())) if data.draw(st.booleans()) else dict(reversed(value.items()))
-        )
+        more = {"new": 1} if data.draw(st.booleans()) else {}
+        return dict(reversed({**more, **value}.items()))
     elif isinstance(value, list) and data.draw(st.booleans()):
         return [*value[::-1], *data.draw(st.sampled_from([[], [None]]))]
     else:
@@ -244,14 +225,8 @@ def test_wrong_fields_are_declined() -> None:
     value = [lc.HumanMessage(str(n), id=str(n)) for n in range(5)]
     kinds, (bodies, fields) = (lc.HumanMessage,) * 5, native.pack(value)
     assert states(native.make(kinds, fields)) == states(ordinary(value))
-    for broken in (
-        (),
-        fields[:2],
-        tuple(bodies),
-        (*fields[:2], fields[2][:-1], *fields[3:]),
-        (*fields[:2], (), *fields[3:]),
-        (None,) * 5,
-    ):
+    cut, empty = ((*fields[:2], broken, *fields[3:]) for broken in (fields[2][:-1], ()))
+    for broken in ((), fields[:2], tuple(bodies), cut, empty, (None,) * 5):
         assert native.make(kinds, broken) is None
         assert native.unchanged(value, kinds, broken) == (2 if len(broken) and broken[0] is fields[0] else 0)
     assert len(native.make(kinds[:4], fields)) == 4
@@ -324,11 +299,8 @@ def test_nothing_is_leaked() -> None:
 def test_garbage_collection_during_a_call_is_harmless(meddle: str) -> None:
     """Python 3.10 and 3.11 collect garbage at allocations, and then run other code."""
     value = [one for one in PLAIN if type(one) is not lc.RemoveMessage] * 5
-    value = [type(one).__new__(type(one)) for one in value] if meddle == "append" else value
-    kinds, fields = (
-        tuple(map(type, value)),
-        native.pack([one for one in PLAIN if type(one) is not lc.RemoveMessage] * 5)[1],
-    )
+    kinds, fields = tuple(map(type, value)), native.pack(value)[1]
+    value = [kind.__new__(kind) for kind in kinds] if meddle == "append" else value
     lists: list[Any] = []
 
     def collecting(phase: str, info: Any) -> None:

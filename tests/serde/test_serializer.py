@@ -26,33 +26,9 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Interrupt, Send
-from message_strategies import (
-    FAST,
-    JSONPLUS,
-    ORDINARY_MESSAGES,
-    Color,
-    Inner,
-    Mapping,
-    MyAIMessage,
-    MyMessage,
-    Named,
-    Number,
-    Pair,
-    Point,
-    Sequence,
-    Text,
-    anything,
-    calls,
-    changed,
-    dicts,
-    messages,
-    odd,
-    odd_dicts,
-    often,
-    outcome,
-    plain,
-    usage,
-)
+from message_strategies import FAST, JSONPLUS, ORDINARY_MESSAGES, anything, calls, changed, dicts, messages, odd
+from message_strategies import Color, Inner, Mapping, MyAIMessage, MyMessage, Named, Number, Pair, Point, Sequence, Text
+from message_strategies import odd_dicts, often, outcome, plain, usage
 from pydantic import BaseModel
 from tests.support.compiled import compiled_left_out
 
@@ -88,17 +64,11 @@ class Holder(BaseModel):
     messages: list[Any]
 
 
-# -- comparing
-
-
 def chunks(value: Any) -> Any:
     """Take a value apart into all that distinguishes it: types, order, and a message's inner state."""
     if isinstance(value, BaseModel):
-        state = {
-            slot: getattr(value, slot)
-            for slot in ("__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__")
-        }
-        return type(value), chunks(value.__dict__), chunks(state)
+        slots = "__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__"
+        return type(value), chunks(value.__dict__), chunks({slot: getattr(value, slot) for slot in slots})
     if isinstance(value, dict):
         return type(value), [(chunks(key), chunks(each)) for key, each in value.items()]
     if isinstance(value, (list, tuple, deque)):
@@ -187,22 +157,12 @@ def test_messages_with_changed_inner_state_match_jsonplus(message: Any, data: An
 @given(st.lists(messages(), max_size=4), plain, odd)
 def test_messages_inside_other_values_match_jsonplus(found: list[Any], value: Any, strange: Any) -> None:
     for wrapped in (
-        {"messages": found, "n": value},
-        (*found, value),
-        Send("node", {"messages": found}),
-        [Send("node", found), Send("node", value)],
-        Command(update={"messages": found}, goto="x"),
-        Interrupt(value=found, id="i"),
-        Point(found, Point(found)),
-        Pair(found, value),
-        Holder(messages=found),
-        deque(found),
-        _DeltaSnapshot(found),
-        _DeltaSnapshot({"a": found, "b": value}),
-        [Document(page_content="p", metadata={"a": 1}), *found],
-        [*found, strange, *found],
-        {"a": strange, "b": found},
-    ):
+        {"messages": found, "n": value}, (*found, value), Send("node", {"messages": found}), Pair(found, value),
+        [Send("node", found), Send("node", value)], Command(update={"messages": found}, goto="x"), deque(found),
+        Interrupt(value=found, id="i"), Point(found, Point(found)), Holder(messages=found), _DeltaSnapshot(found),
+        _DeltaSnapshot({"a": found, "b": value}), [Document(page_content="p", metadata={"a": 1}), *found],
+        [*found, strange, *found], {"a": strange, "b": found},
+    ):  # fmt: skip
         assert_same(wrapped)
 
 
@@ -361,54 +321,39 @@ def test_chunks_that_validators_change_match_jsonplus(position: Any) -> None:
     wrong = {"name": "f", "args": "{", "id": "1", "error": None, "type": "invalid_tool_call"}
     blocks = [{"type": "server_tool_call_chunk", "args": '{"a": 1}', "id": "1"}, {"type": "tool_call_chunk", "id": "1"}]
     plain_fields = {**lc.AIMessageChunk("").model_dump(), "chunk_position": position}
+    in_blocks = {"content": blocks, "response_metadata": {"output_version": "v1"}}
     for changes in (
-        {"tool_calls": [call]},
-        {"tool_call_chunks": [chunk]},
-        {"invalid_tool_calls": [wrong]},
-        {"content": blocks, "response_metadata": {"output_version": "v1"}},
-        {"content": blocks, "response_metadata": {"output_version": "v1"}, "tool_call_chunks": [chunk]},
-        {"content": blocks},
+        *({"tool_calls": [call]}, {"tool_call_chunks": [chunk]}, {"invalid_tool_calls": [wrong]}, {"content": blocks}),
+        {**in_blocks, "tool_call_chunks": [chunk]},
+        in_blocks,
     ):
-        assert_reads_alike(stored_message(module, name, {**plain_fields, **changes}))
-    changed = {"content": blocks, "response_metadata": {"output_version": "v1"}}
-    found = FAST.loads_typed(stored_message(module, name, {**plain_fields, **changed}))
+        found = assert_reads_alike(stored_message(module, name, {**plain_fields, **changes}))
     assert (found.content[0]["type"] == "server_tool_call") == (position == "last")
 
 
 def test_payloads_that_are_no_message_match_jsonplus() -> None:
-    human = "langchain_core.messages.human"
-    fields = lc.HumanMessage("x").model_dump()
-    for stored in (
-        stored_message(human, "HumanMessage", {"content": "x"}),
-        stored_message(human, "HumanMessage", {}),
-        stored_message(human, "HumanMessage", {1: 2}),
-        stored_message(human, "HumanMessage", []),
-        stored_message(human, "HumanMessage", None),
-        stored_message(human, "HumanMessage", fields, "other method"),
-        stored_message(human, "HumanMessage", fields, "a", "b"),
-        stored_message(human, "NoMessage1234", fields),
-        stored_message(human, "HumanMessaga", fields),
-        stored_message("langchain_core.messages", "HumanMessage", fields),
-        stored_message("langchain.schema", "HumanMessage", fields),
-        stored_message(__name__, "MyMessage", fields),
-        stored_message("nowhere", "HumanMessage", fields),
-        stored_message("langchain_core.messages.ai", "AIMessageX", fields),
-        ("msgpack", ormsgpack.packb(ormsgpack.Ext(5, b"\x94\xbd"))),
-        ("msgpack", ormsgpack.packb(ormsgpack.Ext(5, b""))),
-        ("msgpack", ormsgpack.packb(ormsgpack.Ext(99, b"x"))),
-        ("msgpack", JSONPLUS.dumps_typed(lc.HumanMessage("x"))[1][:-1]),
-        (
-            "json",
-            b'{"lc": 2, "type": "constructor", "id": ["uuid", "UUID"], "args": ["00000000000000000000000000000005"]}',
-        ),
-        ("pickle", b""),
+    human, fields = ("langchain_core.messages.human", "HumanMessage"), lc.HumanMessage("x").model_dump()
+    remove, of_remove = ("langchain_core.messages.modifier", "RemoveMessage"), lc.RemoveMessage(id="1").model_dump()
+    for payload in (
+        *((*human, content) for content in ({"content": "x"}, {}, {1: 2}, [], None)),
+        *((*human, fields, *methods) for methods in (("other method",), ("a", "b"))),
+        *((human[0], name, fields) for name in ("NoMessage1234", "HumanMessaga")),
+        *((module, human[1], fields) for module in ("langchain_core.messages", "langchain.schema", "nowhere")),
+        (__name__, "MyMessage", fields),
+        ("langchain_core.messages.ai", "AIMessageX", fields),
+        *((*remove, {**of_remove, "content": content}) for content in ("", "x", [], ["a"])),
     ):
+        assert_reads_alike(stored_message(*payload))
+    for data in (
+        *(ormsgpack.packb(ormsgpack.Ext(*ext)) for ext in ((5, b"\x94\xbd"), (5, b""), (99, b"x"))),
+        JSONPLUS.dumps_typed(lc.HumanMessage("x"))[1][:-1],
+    ):
+        assert_reads_alike(("msgpack", data))
+    constructed = (
+        b'{"lc": 2, "type": "constructor", "id": ["uuid", "UUID"], "args": ["00000000000000000000000000000005"]}'
+    )
+    for stored in (("json", constructed), ("pickle", b"")):
         assert_reads_alike(stored)
-    remove = lc.RemoveMessage(id="1").model_dump()
-    for content in ("", "x", [], ["a"]):
-        assert_reads_alike(
-            stored_message("langchain_core.messages.modifier", "RemoveMessage", {**remove, "content": content})
-        )
 
 
 @pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
@@ -425,33 +370,17 @@ def test_a_read_message_behaves_like_an_ordinary_one(message: Any) -> None:
     stored = JSONPLUS.dumps_typed(message)
     found, wanted = FAST.loads_typed(stored), JSONPLUS.loads_typed(stored)
     for act in (
-        lambda one: one,
-        lambda one: one.model_dump(),
-        lambda one: one.model_dump_json(),
-        lambda one: one.model_dump(exclude_unset=True),
-        lambda one: sorted(one.model_fields_set),
-        lambda one: one.model_extra,
-        lambda one: one.model_copy(),
+        lambda one: one, repr, str, copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one)),
+        lambda one: one.model_dump(), lambda one: one.model_dump_json(), lambda one: one.model_dump(exclude_unset=True),
+        lambda one: sorted(one.model_fields_set), lambda one: one.model_extra, lambda one: one.model_copy(),
         lambda one: one.model_copy(deep=True, update={"content": "other"}),
-        copy.copy,
-        copy.deepcopy,
-        lambda one: pickle.loads(pickle.dumps(one)),
-        repr,
-        str,
-        lambda one: one.pretty_repr(),
-        lambda one: str(one.text),
-        lambda one: outcome(lambda: one.content_blocks),
-        lambda one: outcome(hash, one),
-        lambda one: outcome(lambda: one + one),
-        lambda one: one.to_json(),
+        lambda one: one.pretty_repr(), lambda one: str(one.text), lambda one: one.to_json(),
+        lambda one: outcome(lambda: one.content_blocks), lambda one: outcome(hash, one), lambda one: outcome(lambda: one + one),
         lambda one: outcome(add_messages, [one], [one.model_copy(update={"content": "new"})]),
-        lambda one: outcome(setattr, one, "brand_new", 1),
-        lambda one: one,
-        lambda one: outcome(setattr, one, "content", "changed"),
-        lambda one: one,
-        lambda one: outcome(delattr, one, "name"),
-        lambda one: chunks(one),
-    ):
+        lambda one: outcome(setattr, one, "brand_new", 1), lambda one: one,
+        lambda one: outcome(setattr, one, "content", "changed"), lambda one: one,
+        lambda one: outcome(delattr, one, "name"), lambda one: chunks(one),
+    ):  # fmt: skip
         assert chunks(act(found)) == chunks(act(wanted))
 
 
@@ -508,11 +437,10 @@ MIXED = [
     Send("n", {"messages": [lc.HumanMessage("x"), MyMessage("y")]}),
 ]
 
+ALLOWED = (None, True, [Point, (Inner.__module__, "Inner")])
 SETTINGS: list[dict[str, Any]] = [
     {},
-    {"allowed_msgpack_modules": None},
-    {"allowed_msgpack_modules": True},
-    {"allowed_msgpack_modules": [Point, (Inner.__module__, "Inner")]},
+    *({"allowed_msgpack_modules": allowed} for allowed in ALLOWED),
     {"allowed_json_modules": [("a", "b")]},
     {"allowed_json_modules": True, "pickle_fallback": True},
 ]
@@ -594,36 +522,14 @@ def test_pydantics_warnings_are_kept() -> None:
 
 
 def test_large_and_small_elements_match_jsonplus() -> None:
+    message = lc.HumanMessage("x")
     for value in (
-        [1] * 16 + ["x" * 5000] * 20,
-        ["x" * 5000] * 16 + [1] * 50,
-        [lc.HumanMessage("x"), 1, None, Color.RED, lc.HumanMessage("y")],
-        [1, lc.HumanMessage("x")],
-        [("a", 1)] * 3,
-        [("x" * 100, 1)] * 3,
-        [(Color.RED, 1)] * 3,
-        [["x" * 70]] * 2,
-        {"a": lc.HumanMessage("x"), "b": 1},
-        {"": [], "b": {}},
-        {"x" * 300: 1, "b": 2},
-        {Text("a"): 1, "b": 2},
-        {1: "a", "b": 2},
-        Mapping(a=1, b=2),
-        Sequence([1, 2]),
-        (1, 2),
-        [],
-        {},
-        [1],
-        {"a": 1},
-        _DeltaSnapshot([]),
-        _DeltaSnapshot([1, 2]),
-        _DeltaSnapshot(list(range(14))),
-        _DeltaSnapshot(list(range(15))),
-        _DeltaSnapshot(list(range(300))),
-        _DeltaSnapshot(["x" * 40000] * 2),
-        _DeltaSnapshot(_DeltaSnapshot([lc.HumanMessage("x")] * 3)),
-        _DeltaSnapshot(None),
-    ):
+        [1] * 16 + ["x" * 5000] * 20, ["x" * 5000] * 16 + [1] * 50, [message, 1, None, Color.RED, message], [1, message],
+        [("a", 1)] * 3, [("x" * 100, 1)] * 3, [(Color.RED, 1)] * 3, [["x" * 70]] * 2, (1, 2), [], {}, [1], {"a": 1},
+        {"a": message, "b": 1}, {"": [], "b": {}}, {"x" * 300: 1, "b": 2}, {Text("a"): 1, "b": 2}, {1: "a", "b": 2},
+        Mapping(a=1, b=2), Sequence([1, 2]), _DeltaSnapshot(_DeltaSnapshot([message] * 3)), _DeltaSnapshot(None),
+        *(_DeltaSnapshot(list(range(size))) for size in (0, 2, 14, 15, 300)), _DeltaSnapshot(["x" * 40000] * 2),
+    ):  # fmt: skip
         assert_same(value)
 
 
@@ -763,14 +669,13 @@ def test_only_lists_of_ordinary_messages_are_remembered_when_read() -> None:
         assert (chunks(value), read) == (chunks(JSONPLUS.loads_typed(("msgpack", data))), None)
 
 
-class Whispering(FastSerializer):
-    """A serializer that changes what it reads."""
-
-    def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        return str(super().loads_typed(data)).lower()
-
-
 def test_a_subclass_reads_with_its_own_methods() -> None:
+    class Whispering(FastSerializer):
+        """A serializer that changes what it reads."""
+
+        def loads_typed(self, data: tuple[str, bytes]) -> Any:
+            return str(super().loads_typed(data)).lower()
+
     stored = FAST.dumps_typed([lc.HumanMessage("X")] * 9)
     assert Whispering().loads_rest(*stored) == (Whispering().loads_typed(stored), None)
     hooked = FastSerializer(__unpack_ext_hook__=lambda code, data: (code, data))

@@ -16,6 +16,8 @@ from tests.support.caching import cache_of
 from tests.support.factories import checkpoint, config
 from tests.support.uniform import KEYS, Target, Uniform, encryption
 
+from redis_saver._storage.framing import pack, unpack
+from redis_saver._storage.sealing import ID
 from redis_saver.encryption import Encryption, KeyContext, Keyset, WrappedKey
 from redis_saver.errors import DecodeError, KeyUnavailable
 
@@ -80,10 +82,7 @@ async def put(uniform: Uniform, values: Any, where: Any = None) -> Any:
 async def at_once(uniform: Uniform, number: int = READERS) -> list[Any]:
     """Read the thread by so many callers at once. Returns the values or errors."""
     if uniform.native_async:
-        found = await asyncio.gather(
-            *(uniform.saver.aget_tuple(config()) for _ in range(number)),  # type: ignore[union-attr]
-            return_exceptions=True,
-        )
+        found = await asyncio.gather(*(uniform.get_tuple(config()) for _ in range(number)), return_exceptions=True)
     else:
         with ThreadPoolExecutor(number) as threads:
             reads = [threads.submit(uniform.saver.get_tuple, config()) for _ in range(number)]  # type: ignore[union-attr]
@@ -273,9 +272,6 @@ async def test_a_wrong_reply_of_wrap_is_refused(target: Target) -> None:
 @redis_only
 async def test_a_data_key_without_a_seal_is_read(target: Target) -> None:
     """As the first encrypted threads have it."""
-    from redis_saver._storage.framing import pack, unpack  # noqa: PLC0415
-    from redis_saver._storage.sealing import ID  # noqa: PLC0415
-
     await put(target.uniform(encryption=encryption()), {"n": 1})
     data = f"{target.prefix}:{{thread}}:data"
     stored = target.raw.hget(data, "@key")
@@ -313,18 +309,15 @@ class Throttled(Exception):  # noqa: N818 - as KMS clients call theirs
     """An error of a KMS client, of which this package knows nothing."""
 
 
+ERRORS: list[tuple[str, Exception]] = [
+    *(("unwrap", error) for error in (Throttled("rate"), ConnectionError("no route"), KeyUnavailable("no such key"))),
+    *(("wrap", error) for error in (Throttled("rate"), ValueError("unknown"))),
+    ("key_for", ZeroDivisionError("division")),
+]
+
+
 @pytest.mark.parametrize("data", [False, True])
-@pytest.mark.parametrize(
-    ("call", "error"),
-    [
-        ("unwrap", Throttled("rate")),
-        ("wrap", Throttled("rate")),
-        ("unwrap", ConnectionError("no route")),
-        ("wrap", ValueError("unknown")),
-        ("unwrap", KeyUnavailable("no such key")),
-        ("key_for", ZeroDivisionError("division")),
-    ],
-)
+@pytest.mark.parametrize(("call", "error"), ERRORS)
 @redis_only
 @pytest.mark.by_turns
 async def test_a_rotation_goes_on_after_a_provider_s_error(

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from redis.exceptions import ConnectionError as LostConnection
-from tests.support.counting import load_scripts
+from tests.support.counting import Traffic, load_scripts
 from tests.support.factories import config
 from tests.support.raw import check_chunks, check_sound, size
 from tests.support.seeds import seeds_and_slow
 from tests.support.sharing import TaskInfo, fields_of, key_of, name, text
 from tests.support.uniform import Target, Uniform
-from tests.support.wrappers import Around, ran, script_of
+from tests.support.wrappers import Around, asked, script_of
 
 from redis_saver._checkpoint import scripts, writing
 from redis_saver._common.names import Keyspace
@@ -53,15 +53,6 @@ class Way:
         return (yield request)
 
 
-def repeated(request: Any) -> Any:
-    """Return the operation that sends a request."""
-    return (yield request)
-
-
-def sent_since(target: Target, before: int = 0) -> int:
-    return int(target.raw.info("stats")["total_net_input_bytes"]) - before
-
-
 @ONE
 @pytest.mark.parametrize("at_once", [False, True])
 async def test_a_long_result_is_sent_and_stored_once(target: Target, at_once: bool) -> None:
@@ -70,7 +61,7 @@ async def test_a_long_result_is_sent_and_stored_once(target: Target, at_once: bo
     uniform, told, result = target.uniform(), TaskInfo(target), text(1, 100_000)
     way = Way(uniform)
     await told.put(uniform, 1, v=[text(0, 900)] * 3)
-    before, stored = sent_since(target), size(fields_of(target))
+    traffic, stored = Traffic(target), size(fields_of(target))
     writes = uniform.put_writes(config(checkpoint_id=name(1)), [("v", [result])], "task")
     put = told.put(uniform, 2, 1, v=[text(0, 900), text(0, 900), result])
     if at_once and target.flavour == "async":
@@ -78,7 +69,7 @@ async def test_a_long_result_is_sent_and_stored_once(target: Target, at_once: bo
     else:
         await writes
         await put
-    assert sent_since(target, before) < 115_000
+    assert traffic.take()[0] < 115_000
     assert size(fields_of(target)) - stored < 110_000
     assert way.proven == [False, True]
     await told.put(uniform, 3, 2, v=[text(0, 900), result, text(3, 900)])
@@ -93,7 +84,7 @@ async def test_a_put_that_overtakes_writes_waits_for_them(target: Target, monkey
     uniform, told, result = target.uniform(), TaskInfo(target), text(1, 100_000)
     way = Way(uniform)
     await told.put(uniform, 1, v=[text(0, 900)] * 3)
-    before, way.is_slow = sent_since(target), True
+    traffic, way.is_slow = Traffic(target), True
     writes = config(checkpoint_id=name(1)), [("v", [result])], "task"
     put = told.put(uniform, 2, 1, v=[text(0, 900), text(0, 900), result])
     if target.flavour == "async":
@@ -105,7 +96,7 @@ async def test_a_put_that_overtakes_writes_waits_for_them(target: Target, monkey
         await put
         thread.join()
     assert way.proven == [False, True, True]  # the second one waits
-    assert sent_since(target, before) < 115_000
+    assert traffic.take()[0] < 115_000
     await told.check(uniform)
 
 
@@ -133,7 +124,7 @@ async def test_a_put_does_not_rely_on_writes_that_are_not_there(target: Target, 
     for number in range(newest + 1, newest + 4):
         await told.put(uniform, number, newest, v=["a" * 900, result, *["c" * 900] * number])
         if fate == "late" and way.lost:
-            await ran(target.uniform(), repeated(way.lost.pop()))
+            await asked(target.uniform(), way.lost.pop())
     assert way.pauses == 0  # for writes whose call has ended
     await told.check(uniform, target.uniform())
     check_sound(target)
