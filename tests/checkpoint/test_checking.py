@@ -27,22 +27,15 @@ from langgraph.types import interrupt
 from tests.support.raw import contents
 from tests.support.servers import Server, url_of
 from tests.support.sharing import fields_of, key_of
+from tests.support.talking import joined
 from tests.support.tiering import FlakySaver, Tiers
 from typing_extensions import TypedDict
 from tests.support.uniform import Target, Uniform
 from tests.support.values import KEY
 from tests.support.wrappers import Around, elsewhere
 
-from redis_saver import (
-    AsyncTieredSaver,
-    CheckReport,
-    DecodeError,
-    RedisSaver,
-    ThreadBusy,
-    ThreadDamaged,
-    ThreadNotFound,
-    TieredSaver,
-)
+from redis_saver import AsyncTieredSaver, CheckReport, DecodeError, RedisSaver, ThreadBusy, ThreadDamaged
+from redis_saver import ThreadNotFound, TieredSaver
 from redis_saver._common import names
 from redis_saver._cli.main import main
 from redis_saver._engine import requests
@@ -74,13 +67,9 @@ async def sound(uniform: Uniform, thread: str = "thread", **more: Any) -> CheckR
     return report
 
 
-def listing(state: Any, new: Any) -> Any:
-    return [*(state or []), *(one for some in new for one in some)]
-
-
 def graph(saver: Any) -> Any:
     """An agent with messages and a delta channel, which is interrupted."""
-    log: Any = Annotated[list, DeltaChannel(listing, snapshot_frequency=3)]
+    log: Any = Annotated[list, DeltaChannel(joined, snapshot_frequency=3)]
     schema: Any = TypedDict("State", {"messages": Annotated[list[AnyMessage], add_messages], "log": log})
 
     def answer(state: Any) -> Any:

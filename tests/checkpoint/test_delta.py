@@ -23,6 +23,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import INTERRUPT, _DeltaSnapshot
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
+from tests.support.talking import joined
 from tests.support.seeds import seeds, seeds_and_slow, targets
 from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import Around, Meanwhile, noted, script_of
@@ -489,10 +490,6 @@ async def test_changes_between_two_pages_are_not_missed_later(
 
 
 # -- graphs
-
-
-def joined(state: list[Any], writes: Any) -> list[Any]:
-    return [*state, *(one for write in writes for one in write)]
 
 
 def merged(state: dict[str, Any], writes: Any) -> dict[str, Any]:

@@ -10,13 +10,10 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
+from tests.support.talking import joined
 from tests.support.uniform import Uniform, called
 
 from redis_saver import VersionInfo
-
-
-def joined(state: list[Any], writes: Any) -> list[Any]:
-    return [*state, *(one for write in writes for one in write)]
 
 
 _messages: Any = DeltaChannel(joined, snapshot_frequency=4)

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.support.factories import config, put
+from tests.support.factories import checkpoint, config, put
 from langchain_core.messages import AIMessage, HumanMessage
 from tests.support.uniform import Uniform
 
 from redis_saver import Change, ChannelDiff, RedisSaver, ThreadNotFound
+from redis_saver._checkpoint.comparing import Record, difference
 
 pytestmark = pytest.mark.also_on(cluster="sync")
 
@@ -137,3 +138,24 @@ def test_wrong_arguments_are_refused() -> None:
             saver.diff("t", b"1")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="checkpoint_ns=None"):
             saver.diff("t", "1", checkpoint_ns=None)  # type: ignore[arg-type]
+
+
+# -- differences between a checkpoint and the target's copy of it
+
+
+def record(values: dict[Any, Any], parent: str | None = None, **fields: Any) -> Record:
+    made: Any = {**checkpoint(values, {}, "1"), **fields}
+    return Record(("", "1"), parent, made, {}, [])
+
+
+def test_difference_names_what_differs() -> None:
+    """A damaged checkpoint may have channel names that are not strings."""
+    for one, found, said in (
+        (record({"n": 1}), record({"n": 1}), ""),
+        (record({"": 1}), record({"": 2}), "the value of channel ''"),
+        (record({"": 1}), record({}), "the value of channel ''"),
+        (record({7: 1, "a": 1}), record({"a": 1}), "the value of channel '7'"),
+        (record({"n": 1}, v=4), record({"n": 1}, v=5), "the field 'v'"),
+        (record({"n": 1}, "0"), record({"n": 1}), "its parent is '0', and None there"),
+    ):
+        assert difference(one, found, dict) == said

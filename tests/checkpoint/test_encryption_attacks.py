@@ -146,98 +146,96 @@ class Battlefield:
 # -- attacks
 
 
-def any_of(chance: random.Random, stored: Stored, kinds: bytes = b"cbwpnz") -> bytes:
-    kind = chance.choice([kind for kind in kinds if any(field[0] == kind for field in stored.data)])
-    return chance.choice(sorted(field for field in stored.data if field[0] == kind))
+class Attacker:
+    """What attacks are made of: a thread, its copy or source, and other data."""
+
+    def __init__(self, chance: random.Random, field: Battlefield, thread: str) -> None:
+        self.chance, self.field, self.thread, (self.now, self.index) = chance, field, thread, field.now[thread]
+        self.twin, self.other = field.now["copy" if thread == "thread" else "thread"].data, field.now["other"].data
+
+    def any_of(self, kinds: bytes = b"cbwpnz") -> bytes:
+        kind = self.chance.choice([kind for kind in kinds if any(field[0] == kind for field in self.now)])
+        return self.chance.choice(sorted(field for field in self.now if field[0] == kind))
+
+    def another(self, field: bytes) -> bytes:
+        """Return another field of the same kind, if there is one."""
+        return self.chance.choice(sorted({each for each in self.now if each[:1] == field[:1]} - {field}) or [field])
 
 
-def alike(stored: Stored, field: bytes) -> list[bytes]:
-    """Return the other fields of the same kind."""
-    return sorted(other for other in stored.data if other[:1] == field[:1] and other != field)
-
-
-def moved(chance: random.Random, field: Battlefield, thread: str) -> Attack:
+def moved(by: Attacker) -> Attack:
     """A record at the place of another one of its kind."""
-    now = field.now[thread]
-    into = any_of(chance, now)
-    return Attack({into: now.data[chance.choice(alike(now, into) or [into])]}, {})
+    into = by.any_of()
+    return Attack({into: by.now[by.another(into)]}, {})
 
 
-def swapped(chance: random.Random, field: Battlefield, thread: str) -> Attack:
-    now = field.now[thread]
-    one = any_of(chance, now)
-    two = chance.choice(alike(now, one) or [one])
-    return Attack({one: now.data[two], two: now.data[one]}, {})
+def swapped(by: Attacker) -> Attack:
+    one = by.any_of()
+    two = by.another(one)
+    return Attack({one: by.now[two], two: by.now[one]}, {})
 
 
-def replayed(chance: random.Random, field: Battlefield, thread: str) -> Attack:
+def replayed(by: Attacker) -> Attack:
     """What was at this place before."""
-    older, now = field.older[thread].data, field.now[thread].data
-    changed = sorted(name for name in older if now.get(name) != older[name] and name[:1] in b"cbw")
-    chosen = chance.sample(changed, chance.randint(1, len(changed)))
+    older = by.field.older[by.thread].data
+    changed = sorted(name for name in older if by.now.get(name) != older[name] and name[:1] in b"cbw")
+    chosen = by.chance.sample(changed, by.chance.randint(1, len(changed)))
     return Attack({name: older[name] for name in chosen}, {})
 
 
-def from_elsewhere(chance: random.Random, field: Battlefield, thread: str) -> Attack:
+def from_elsewhere(by: Attacker) -> Attack:
     """A record of another thread, of the copy or its source, of a plain thread, or under another key."""
-    into, now = any_of(chance, field.now[thread]), field.now[thread]
-    twin = field.now["copy" if thread == "thread" else "thread"].data
-    source = dict(chance.choice([*field.strangers.values(), [*field.now["other"].data.items()], [*twin.items()]]))
-    if into in source and source[into] != now.data[into] and chance.random() < 0.7:
+    into = by.any_of()
+    source = dict(by.chance.choice([*by.field.strangers.values(), [*by.other.items()], [*by.twin.items()]]))
+    if into in source and source[into] != by.now[into] and by.chance.random() < 0.7:
         return Attack({into: source[into]}, {})
     same = [stored for name, stored in sorted(source.items()) if name[:1] == into[:1]]
-    return Attack({into: chance.choice(same or [b"plain"])}, {})
+    return Attack({into: by.chance.choice(same or [b"plain"])}, {})
 
 
-def damaged(chance: random.Random, field: Battlefield, thread: str) -> Attack:
+def damaged(by: Attacker) -> Attack:
     """Bits are flipped; bytes are cut, added or repeated; a root of chunks is forged."""
-    into, now = any_of(chance, field.now[thread]), field.now[thread]
-    data = changed_bytes(chance, now.data[into])
-    return Attack({into: resealed(chance, data) if chance.random() < 0.1 else data}, {})
+    into = by.any_of()
+    data = changed_bytes(by.chance, by.now[into])
+    return Attack({into: resealed(by.chance, data) if by.chance.random() < 0.1 else data}, {})
 
 
-def unsealed(chance: random.Random, field: Battlefield, thread: str) -> Attack:
+def unsealed(by: Attacker) -> Attack:
     """The mark of a sealed record is removed."""
-    now = field.now[thread]
-    into = any_of(chance, now, b"cbw")
-    data = now.data[into]
+    into = by.any_of(b"cbw")
+    data = by.now[into]
     for kind in (b"msgpack", b"null", b"bytes", b"json", b"str"):
         for rule in (b"+siv2", b"+siv"):
             data = data.replace(b"%d:%b" % (len(kind + rule), kind + rule), b"%d:%b" % (len(kind), kind))
     return Attack({into: data}, {})
 
 
-def ruled(chance: random.Random, field: Battlefield, thread: str) -> Attack:
+def ruled(by: Attacker) -> Attack:
     """A record is said to be sealed by the other rule."""
-    now = field.now[thread]
-    into = any_of(chance, now, b"cw")
-    data, kind = now.data[into], b"msgpack"
+    into = by.any_of(b"cw")
+    data, kind = by.now[into], b"msgpack"
     first, second = (b"%d:%b" % (len(kind + rule), kind + rule) for rule in (b"+siv", b"+siv2"))
     return Attack({into: data.replace(second, first) if second in data else data.replace(first, second)}, {})
 
 
-def header_changed(chance: random.Random, field: Battlefield, thread: str) -> Attack:
+def header_changed(by: Attacker) -> Attack:
     """Some frames of a header are those of another one, or are changed."""
-    now = field.now[thread]
-    into = any_of(chance, now, b"c")
-    frames = unpack(now.data[into])
-    for _ in range(chance.randint(1, 2)):
-        number = chance.randrange(len(frames))
-        other = unpack(now.data[chance.choice(alike(now, into))])[number]
-        choices = [other, b"", changed_bytes(chance, frames[number]), frames[number][::-1]]
+    into = by.any_of(b"c")
+    frames = unpack(by.now[into])
+    for _ in range(by.chance.randint(1, 2)):
+        number = by.chance.randrange(len(frames))
+        other = unpack(by.now[by.another(into)])[number]
+        choices = [other, b"", changed_bytes(by.chance, frames[number]), frames[number][::-1]]
         if number == 4:
             choices += [bytes(b ^ 1 for b in frames[4]), b"1" * len(frames[4]), b"0" * len(frames[4])]
-        frames[number] = chance.choice(choices)
+        frames[number] = by.chance.choice(choices)
     return Attack({into: pack(frames)}, {})
 
 
-def writes_changed(chance: random.Random, field: Battlefield, thread: str) -> Attack:
+def writes_changed(by: Attacker) -> Attack:
     """The writes of a record are cut off, repeated, reordered, mixed with others, or one of their frames is changed."""
-    now = field.now[thread]
-    into = any_of(chance, now, b"w")
-    frames, other = unpack(now.data[into]), unpack(now.data[chance.choice(alike(now, into))])
-    writes = [frames[at : at + 5] for at in range(0, len(frames), 5)]
-    others = [other[at : at + 5] for at in range(0, len(other), 5)]
+    into, chance = by.any_of(b"w"), by.chance
+    frames, other = unpack(by.now[into]), unpack(by.now[by.another(into)])
+    writes, others = ([some[at : at + 5] for at in range(0, len(some), 5)] for some in (frames, other))
     which = chance.randrange(6)
     if which == 0:
         del writes[chance.randrange(len(writes))]
@@ -247,72 +245,61 @@ def writes_changed(chance: random.Random, field: Battlefield, thread: str) -> At
         writes[chance.randrange(len(writes))] = chance.choice(others)
     elif which == 3:
         writes.append(chance.choice(others))
-    elif which == 4:
-        one, two = chance.choice(writes), chance.choice(others)
-        number = chance.randrange(5)
-        one[number] = two[number]
     else:
-        one, number = chance.choice(writes), chance.randrange(5)
-        one[number] = changed_bytes(chance, one[number])
+        one, two, number = chance.choice(writes), chance.choice(others), chance.randrange(5)
+        one[number] = two[number] if which == 4 else changed_bytes(chance, one[number])
     return Attack({into: pack([frame for write in writes for frame in write])}, {})
 
 
-def removed(chance: random.Random, field: Battlefield, thread: str) -> Attack:
+def removed(by: Attacker) -> Attack:
     """A field is gone, possibly with its members of the index."""
-    now = field.now[thread]
-    name = any_of(chance, now)
-    members = {name: False} if name in now.index and chance.random() < 0.7 else {}
+    name = by.any_of()
+    members = {name: False} if name in by.index and by.chance.random() < 0.7 else {}
     if members and name[:1] == b"c":
         ns, checkpoint_id = name[1:].split(b"\0")[:2]
         by_age = b"i%b\0%b\0" % (checkpoint_id, ns)
-        members |= {by_age: False} if by_age in now.index else {}
-        gone = {other: None for other in now.data if other[:1] == b"w" and other[1:].startswith(name[1:])}
+        members |= {by_age: False} if by_age in by.index else {}
+        gone = {other: None for other in by.now if other[:1] == b"w" and other[1:].startswith(name[1:])}
         return Attack({name: None, **gone}, members | dict.fromkeys(gone, False), hides=True)
     return Attack({name: None}, members, hides=bool(members) and name[:1] == b"w")
 
 
-def index_changed(chance: random.Random, field: Battlefield, thread: str) -> Attack:
+def index_changed(by: Attacker) -> Attack:
     """A member of the index is gone, or one is added that has another name."""
-    now = field.now[thread]
-    member = chance.choice(sorted(now.index - {b""}))
+    chance, member = by.chance, by.chance.choice(sorted(by.index - {b""}))
     if chance.random() < 0.4:
         return Attack({}, {member: False}, hides=True)
-    parts = member[1:].split(b"\0")
-    others = chance.choice(sorted(now.index))[1:].split(b"\0")
+    parts, others = member[1:].split(b"\0"), chance.choice(sorted(by.index))[1:].split(b"\0")
     parts[chance.randrange(len(parts))] = chance.choice([b"ffff", b"", *others])
     made = chance.choice([member[:1], b"i", b"c", b"w"]) + b"\0".join(parts)
-    fields = {made: now.data[member]} if member in now.data and made not in now.data and chance.random() < 0.7 else {}
+    fields = {made: by.now[member]} if member in by.now and made not in by.now and chance.random() < 0.7 else {}
     return Attack(fields, {made: True}, hides=True)
 
 
-def chunk_renamed(chance: random.Random, field: Battlefield, thread: str) -> Attack:
+def chunk_renamed(by: Attacker) -> Attack:
     """A root or a list names other chunks."""
-    now = field.now[thread]
-    names = [name for name in now.data if name[:1] in b"pn" and len(name) == 17]
-    into = chance.choice(sorted(name for name, data in now.data.items() if any(one[1:] in data for one in names)))
-    data = now.data[into]
-    inside = [name for name in sorted(names) if name[1:] in data]
-    one = chance.choice(inside)
-    two = chance.choice([*inside, *sorted(names)])
-    made = data.replace(one[1:], two[1:]) if chance.random() < 0.5 else data.replace(one[1:], b"", 1)
-    return Attack({into: made, **({two: now.data[one]} if chance.random() < 0.3 else {})}, {})
+    names = sorted(name for name in by.now if name[:1] in b"pn" and len(name) == 17)
+    into = by.chance.choice(sorted(name for name, data in by.now.items() if any(one[1:] in data for one in names)))
+    data = by.now[into]
+    inside = [name for name in names if name[1:] in data]
+    one, two = by.chance.choice(inside), by.chance.choice([*inside, *names])
+    made = data.replace(one[1:], two[1:]) if by.chance.random() < 0.5 else data.replace(one[1:], b"", 1)
+    return Attack({into: made, **({two: by.now[one]} if by.chance.random() < 0.3 else {})}, {})
 
 
-def marks_changed(chance: random.Random, field: Battlefield, thread: str) -> Attack:
+def marks_changed(by: Attacker) -> Attack:
     """The data key or the state of the thread is changed."""
-    now, other = field.now[thread], field.now["other"].data
-    name = chance.choice([b"@key", b"@key", b"@state"])
-    twin = field.now["copy" if thread == "thread" else "thread"].data
-    state = [part.replace(b"5 ", chance.choice([b"1 ", b"4 ", b"9 "]), 1) for part in (now.data[b"@state"],)]
-    replaced = [other[name], twin[name], changed_bytes(chance, now.data[name]), b"", None]
-    return Attack({name: chance.choice(replaced if name == b"@key" else [*replaced[:3], *state])}, {})
+    name = by.chance.choice([b"@key", b"@key", b"@state"])
+    state = by.now[b"@state"].replace(b"5 ", by.chance.choice([b"1 ", b"4 ", b"9 "]), 1)
+    replaced = [by.other[name], by.twin[name], changed_bytes(by.chance, by.now[name]), b"", None]
+    return Attack({name: by.chance.choice(replaced if name == b"@key" else [*replaced[:3], state])}, {})
 
 
-def all_plain(chance: random.Random, field: Battlefield, thread: str) -> Attack:
+def all_plain(by: Attacker) -> Attack:
     """The whole thread is replaced by a plain one."""
-    plain = dict(field.strangers["plain"])
-    changed = {name: plain.get(name) for name in {*field.now[thread].data, *plain}}
-    if chance.random() < 0.5:
+    plain = dict(by.field.strangers["plain"])
+    changed = {name: plain.get(name) for name in {*by.now, *plain}}
+    if by.chance.random() < 0.5:
         changed.pop(b"@key")
     return Attack(changed, {}, hides=True)
 
@@ -396,7 +383,7 @@ def test_an_attack_shows_no_other_value(battlefield: Battlefield, part: int) -> 
         chance = random.Random(seed)
         ((attack_with, _),) = chance.choices(ATTACKS, [weight for _, weight in ATTACKS])
         thread = chance.choice(["thread", "copy"])
-        attack = attack_with(chance, battlefield, thread)
+        attack = attack_with(Attacker(chance, battlefield, thread))
         battlefield.change(thread, attack)
         try:
             read(chance, battlefield, thread, attack)

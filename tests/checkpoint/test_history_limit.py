@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 import pytest
-from tests.support import raw
+from tests.support import raw, sharing
 from tests.support.factories import chain, checkpoint, config, ids, put
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import INTERRUPT
@@ -28,7 +28,7 @@ from test_delta import Graph, Process
 from typing_extensions import TypedDict
 from tests.support.uniform import Target, Uniform
 
-from tests.support.wrappers import Around, script_of
+from tests.support.wrappers import before_each
 
 from redis_saver import History
 from redis_saver._common import names
@@ -45,13 +45,22 @@ def kept(number: int) -> History:
 
 
 def fields_of(target: Target, thread: str = "t") -> dict[bytes, bytes]:
-    found: dict[bytes, bytes] = target.raw.hgetall(names.Keyspace(target.prefix).keys(thread).data_key)
-    return found
+    return sharing.fields_of(target, thread)
 
 
 def members_of(target: Target, thread: str = "t") -> list[bytes]:
     found: list[bytes] = target.raw.zrange(names.Keyspace(target.prefix).keys(thread).index_key, 0, -1)
     return found
+
+
+async def spaces_of(saver: Uniform, thread: str = "t") -> Counter[str]:
+    """Count the checkpoints of each namespace."""
+    return Counter(one.config["configurable"]["checkpoint_ns"] for one in await saver.list(config(thread, None)))
+
+
+async def check_sound(target: Target) -> None:
+    assert (await target.uniform().check("t")).findings == ()
+    raw.check_counters(fields_of(target))
 
 
 # -- which checkpoints are kept
@@ -75,8 +84,7 @@ async def test_the_newest_checkpoints_are_kept(target: Target, number: int) -> N
     assert found[-1].parent_config is None
     assert all(one.parent_config == older.config for one, older in zip(found, found[1:], strict=False))
     assert all(len(one.pending_writes) == 1 for one in found)
-    assert (await saver.check("t")).findings == ()
-    raw.check_counters(fields_of(target))
+    await check_sound(target)
     assert await saver.get_tuple(configs[0]) is None
 
 
@@ -91,11 +99,9 @@ async def test_the_limit_counts_each_namespace(target: Target) -> None:
     saver = target.uniform(history=kept(2))
     await chain(saver, "t", 10)
     await chain(saver, "t", SLACK + 2, ns="memory")
-    found = Counter(one.config["configurable"]["checkpoint_ns"] for one in await saver.list(config("t", None)))
-    assert found == {"": 10, "memory": SLACK + 2}, "neither is over the limit"
+    assert await spaces_of(saver) == {"": 10, "memory": SLACK + 2}, "neither is over the limit"
     await chain(saver, "t", 1, ns="memory")
-    found = Counter(one.config["configurable"]["checkpoint_ns"] for one in await saver.list(config("t", None)))
-    assert found == {"": 2, "memory": 2}, "a trim is a prune of the thread"
+    assert await spaces_of(saver) == {"": 2, "memory": 2}, "a trim is a prune of the thread"
 
 
 async def test_the_first_put_trims_a_long_history(target: Target) -> None:
@@ -185,31 +191,24 @@ async def test_a_thread_keeps_its_own_limit(target: Target) -> None:
     assert b"@history" not in fields_of(target, "copy")
 
 
-@pytest.mark.parametrize(
-    ("given", "kind", "said"),
-    [
-        ("none", ValueError, "write 'all' or"),
-        (10, ValueError, "write 'all' or"),
-        ({"keep_last": 0}, ValueError, "keep_last=0: write an int of at least 1"),
-        ({"keep_last": 1001}, ValueError, "keep_last=1001: write an int of at most 1000"),
-        ({"keep_last": True}, ValueError, "an int"),
-        ({"keep_last": "10"}, ValueError, "an int"),
-        ({"keep": 10}, ValueError, "write 'all' or"),
-        ({}, ValueError, "write 'all' or"),
-        ({"keep_last": 1, "more": 2}, ValueError, "write 'all' or"),
-    ],
-)
+WRONG: list[tuple[Any, str]] = [
+    *((given, "write 'all' or") for given in ("none", 10, {"keep": 10}, {}, {"keep_last": 1, "more": 2})),
+    *(({"keep_last": number}, "an int") for number in (True, "10")),
+    ({"keep_last": 0}, "keep_last=0: write an int of at least 1"),
+    ({"keep_last": 1001}, "keep_last=1001: write an int of at most 1000"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), WRONG)
 @pytest.mark.by_turns
-async def test_wrong_limits_are_refused_before_anything_is_written(
-    target: Target, given: Any, kind: type[Exception], said: str
-) -> None:
-    with pytest.raises(kind, match=f"^history=.*{said}"):
+async def test_wrong_limits_are_refused_before_anything_is_written(target: Target, given: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^history=.*{said}"):
         target.uniform(history=given)
     saver = target.uniform()
     wrong = config("t", "", "1", thread_history=given)
-    with pytest.raises(kind, match=rf"^configurable\['thread_history'\]=.*{said}"):
+    with pytest.raises(ValueError, match=rf"^configurable\['thread_history'\]=.*{said}"):
         await put(saver, wrong, {"n": 1})
-    with pytest.raises(kind, match="thread_history"):
+    with pytest.raises(ValueError, match="thread_history"):
         await saver.put_writes(wrong, [("n", 1)], "task")
     assert target.keys() == []
 
@@ -246,22 +245,16 @@ async def test_subgraph_calls_are_removed_with_their_root_checkpoint(target: Tar
     saver, where = target.uniform(history=kept(2), serde=serde), config("t")
     for number in range(2 + SLACK + 16):
         where = await turn(saver, where, number)
-    found = Counter(one.config["configurable"]["checkpoint_ns"] for one in await saver.list(config("t", None)))
+    found = await spaces_of(saver)
     roots = {one.checkpoint["channel_values"]["n"] for one in await saver.list(config("t", ""))}
     assert len(roots) <= 2 + SLACK
     assert found["memory"] <= 2 + SLACK
     assert len(roots) < 2 + SLACK + 16
-    assert {ns for ns in found if ns not in ("", "memory")} == {
-        ns
-        for number in roots
-        for call in range(2)
-        for ns in (f"sub:{number}-{call}", f"sub:{number}-{call}|inner:{number}")
-    }
-    assert (await saver.check("t")).findings == ()
-    raw.check_counters(fields_of(target))
+    calls = {(f"sub:{number}-{call}", number) for number in roots for call in range(2)}
+    assert {*found} - {"", "memory"} == {ns for sub, number in calls for ns in (sub, f"{sub}|inner:{number}")}
+    await check_sound(target)
     await saver.prune(["t"], keep_last=1)
-    found = Counter(one.config["configurable"]["checkpoint_ns"] for one in await saver.list(config("t", None)))
-    assert len(found) == 6
+    assert len(await spaces_of(saver)) == 6
 
 
 async def test_a_copy_is_trimmed_too(target: Target) -> None:
@@ -272,10 +265,7 @@ async def test_a_copy_is_trimmed_too(target: Target) -> None:
     assert (await saver.check("copy")).findings == ()
     where["configurable"]["thread_id"] = "copy"
     await chain_on(saver, where, 40)
-    assert {one.config["configurable"]["checkpoint_ns"] for one in await saver.list(config("copy", None))} == {
-        "",
-        "memory",
-    }
+    assert {*await spaces_of(saver, "copy")} == {"", "memory"}
 
 
 # -- random chats, compared with a thread without a limit
@@ -471,9 +461,8 @@ async def log_on(saver: Uniform, where: Any, first: int, length: int, every: int
     """Put checkpoints with a write to `log` on each, and a snapshot in some."""
     for number in range(first, first + length):
         values = {"log": _DeltaSnapshot([f"until {number}"])} if number % every == 0 else {}
-        where = await saver.put(
-            where, checkpoint(values, log_of(number), f"{number:08}"), {"step": number}, log_of(number)
-        )
+        made = checkpoint(values, log_of(number), f"{number:08}")
+        where = await saver.put(where, made, {"step": number}, log_of(number))
         await saver.put_writes(where, [("log", [number])], f"task-{number}", "path")
     return where
 
@@ -507,9 +496,8 @@ async def test_a_delta_channel_without_snapshots_is_kept_and_seldom_checked(targ
         where = await log_on(saver, where, number, 1, 1000)
         looked += [number] * (trims(saver) - len(looked))
     assert (await saver.get_thread("t")).checkpoints == 240
-    assert looked == [2 + SLACK + 1 + SLACK * n for n in range(5)] + [203], (
-        "the last prune comes when the excess has grown by a quarter"
-    )
+    # The last prune comes when the excess has grown by a quarter.
+    assert looked == [2 + SLACK + 1 + SLACK * n for n in range(5)] + [203]
     assert fields_of(target)[b"@over_at\0"] == b"203"
 
 
@@ -534,17 +522,12 @@ async def test_a_history_left_by_a_failed_trim_is_whole(target: Target) -> None:
         for one in await saver.list(config("t"))
         if "log" not in one.checkpoint["channel_values"]
     }  # fmt: skip
-    steps = 0
 
-    def around(request: Any) -> Any:
-        nonlocal steps
-        if script_of(request) is scripts.REMOVE:
-            steps += 1
-            if steps == 3:
-                raise ConnectionError("killed")
-        return (yield request)
+    def kill_before(step: int) -> None:
+        if step == 3:
+            raise ConnectionError("killed")
 
-    Around(saver.saver, around)
+    before_each(saver.saver, scripts.REMOVE, kill_before)
     await log_on(saver, where, 301, 1, 7)
     found = [one for one in await saver.list(config("t")) if one.checkpoint["id"] in before]
     assert 50 < len(found) < len(before) - 50
@@ -600,20 +583,17 @@ def test_a_trimmed_thread_keeps_its_size(target: Target) -> None:
                 swept.append(sizes[-1])
                 assert saver.check("t").findings == ()
                 saver.copy_thread("t", "copy")
-                assert {field for field in fields if field[:1] != b"@"} == {
-                    field for field in fields_of(target, "copy") if field[:1] != b"@"
-                }
+                copied = fields_of(target, "copy")
+                assert {field for field in fields.keys() ^ copied.keys() if field[:1] != b"@"} == set()
     assert len(swept) >= 6
     for what, of_each in zip(("members", "bytes", "memory"), list(zip(*swept, strict=True))[1:], strict=True):
         assert max(of_each) <= (1.05 if what == "members" else 1.15) * min(of_each), what
     for what, of_each in zip(("fields", "members", "bytes", "memory"), zip(*sizes, strict=True), strict=True):
         first, last = of_each[:270], of_each[270:]
-        assert max(last) <= (1.05 if what == "members" else 1.5) * max(first), (
-            f"{what}: chunks are removed by some trims only"
-        )
-        assert max(last) <= (6 if what == "fields" else 4) * min(first), (
-            f"{what}: between 10 checkpoints, and 42 with old chunks"
-        )
+        # Chunks are removed by some trims only.
+        assert max(last) <= (1.05 if what == "members" else 1.5) * max(first), what
+        # There are 10 checkpoints, up to 42 with old chunks.
+        assert max(last) <= (6 if what == "fields" else 4) * min(first), what
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
@@ -659,23 +639,20 @@ async def test_a_put_sent_twice_changes_nothing(target: Target) -> None:
             answer = await saver.put(where, made, {}, versions)
         where = answer
         assert (await target.uniform().get_tuple(where)).checkpoint == made
-    assert (await saver.check("t")).findings == ()
-    raw.check_counters(fields_of(target))
+    await check_sound(target)
 
 
 async def test_a_process_with_outdated_memory_puts_a_whole_checkpoint(target: Target) -> None:
     """It sends what it takes to be missing, and the server reports the rest."""
     stale, other = target.uniform(history=kept(1)), target.uniform(history=kept(1))
-    values, versions = (
-        {"said": MESSAGES[:200], "files": {str(one): MESSAGES[one] for one in range(60)}},
-        {"said": "1", "files": "1"},
-    )
+    files, versions = {str(one): MESSAGES[one] for one in range(60)}, {"said": "1", "files": "1"}
+    values: Any = {"said": MESSAGES[:200], "files": files}
     where = await stale.put(config("t"), checkpoint(values, versions), {}, versions)
     for number in range(2, 120):
         new = {"said": str(number), "files": str(number)}
         where = await other.put(where, checkpoint({"said": [number] * 900, "files": {}}, new), {}, new)
     assert not [field for field in fields_of(target) if field == names.blob("", names.entry("said", "1"))]
-    values = {"said": MESSAGES[:201], "files": values["files"]}
+    values = {"said": MESSAGES[:201], "files": files}
     where = await stale.put(where, checkpoint(values, {"said": "x", "files": "1"}), {}, {"said": "x"})
     assert (await other.get_tuple(where)).checkpoint["channel_values"] == values
     assert (await other.check("t")).findings == ()
@@ -709,19 +686,17 @@ async def test_an_unreadable_checkpoint_stops_the_trim_but_not_the_put(
 async def test_a_disturbed_trim_is_tried_again_with_the_next_put(target: Target) -> None:
     saver, other = target.uniform(history=kept(2)), target.blocking()
     where = await chain_on(saver, config("t"), SLACK + 2)
-    disturbed = 0
+    disturbed = list[int]()
 
-    def around(request: Any) -> Any:
-        nonlocal disturbed
-        if script_of(request) is scripts.REMOVE and disturbed < 5:
-            disturbed += 1
-            versions = {"n": str(disturbed)}
+    def disturb(removal: int) -> None:
+        if removal <= 5:
+            disturbed.append(removal)
+            versions = {"n": str(removal)}
             other.put(config("t", "other"), checkpoint({"n": 1}, versions), {}, versions)
-        return (yield request)
 
-    Around(saver.saver, around)
+    before_each(saver.saver, scripts.REMOVE, disturb)
     where = await chain_on(saver, where, 1, 2000)
-    assert disturbed == 5
+    assert len(disturbed) == 5
     assert len(await saver.list(config("t", ""))) == SLACK + 3
     where = await chain_on(saver, where, 1, 3000)
     assert len(await saver.list(config("t", ""))) == 2
@@ -757,8 +732,7 @@ async def test_many_writers_of_one_thread_respect_the_limit(target: Target) -> N
     saver = target.uniform(history=kept(3))
     await saver.put((await saver.get_tuple(config("t"))).config, checkpoint({}, {}), {}, {})
     assert (await saver.get_thread("t")).checkpoints <= 3 + SLACK, "a put without rivals trims"
-    assert (await saver.check("t")).findings == ()
-    raw.check_counters(fields_of(target))
+    await check_sound(target)
 
 
 # -- graphs
@@ -841,7 +815,6 @@ async def test_a_delta_chat_with_a_limit_matches_inmemorysaver(target: Target) -
                 await graph.call("invoke", Command(resume="forked"), config())
         sizes.append(len(mine))
     done = await uniforms[0].prune(["thread"], keep_last=1)
-    assert done.checkpoints <= max(2 * SLACK, sizes[-1] // 4), (
-        "if snapshots never coincide, prune keeps nearly everything, too"
-    )
+    # If snapshots never coincide, prune keeps nearly everything, too.
+    assert done.checkpoints <= max(2 * SLACK, sizes[-1] // 4)
     assert (await uniforms[0].check("thread")).findings == ()

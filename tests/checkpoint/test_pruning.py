@@ -178,17 +178,14 @@ async def test_prune_removes_stray_writes_and_keeps_early_ones(saver: Uniform) -
         assert len((await saver.get_tuple(config("t", "", which))).pending_writes) == kept
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"strategy": "keep_newest"}, "keep_newest"),
-        ({"keep_last": 0}, "keep_last=0"),
-        ({"keep_last": True}, "keep_last=True"),
-        ({"older_than": 7}, "older_than=7"),
-        ({"strategy": "delete", "keep_last": 2}, "delete"),
-        ({"strategy": "delete", "older_than": timedelta(1)}, "delete"),
-    ],
-)
+WRONG: list[tuple[dict[str, Any], str]] = [
+    *(({"keep_last": given}, f"keep_last={given}") for given in (0, True)),
+    *(({"strategy": "keep_newest"}, "keep_newest"), ({"older_than": 7}, "older_than=7")),
+    *(({"strategy": "delete", **more}, "delete") for more in ({"keep_last": 2}, {"older_than": timedelta(1)})),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), WRONG)
 @pytest.mark.by_turns
 async def test_wrong_arguments_are_refused(saver: Uniform, arguments: Any, said: str) -> None:
     await chain(saver, "t", 2)

@@ -7,6 +7,7 @@ import base64
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from langgraph.types import Send
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from tests.support.calls import CALLS
 from tests.support.counting import Counted, load_scripts
 from tests.support.factories import chain, checkpoint, config, put
 from tests.support.proxy import Proxy, proxy, through
@@ -153,22 +155,15 @@ async def test_without_its_key_a_thread_cannot_be_read(target: Target) -> None:
         await wrong.get_tuple(config())
 
 
+NEED_THE_KEY = (
+    "get_tuple", "list", "list by metadata", "list all", "history", "writes", "channel_history", "latest_values", "copy_thread",
+)  # fmt: skip
+
+
 def calls(uniform: Uniform, where: Any, *, writes: bool = True) -> list[Callable[[], Any]]:
     """Return calls that need the data key of the thread."""
-    found: list[Callable[[], Any]] = [
-        lambda: uniform.get_tuple(config()),
-        lambda: uniform.list(config()),
-        lambda: uniform.list(config(), filter={"step": 1}),
-        lambda: uniform.list(None),
-        lambda: uniform.get_delta_channel_history(config=where, channels=["n"]),
-        lambda: uniform.writes("thread"),
-        lambda: uniform.channel_history("thread", "n"),
-        lambda: uniform.latest_values("n", thread_ids=["thread"]),
-        lambda: uniform.copy_thread("thread", "copy"),
-    ]
-    if writes:
-        found += [lambda: put(uniform, where, {"n": 2}), lambda: uniform.put_writes(where, [("n", 2)], "task")]
-    return found
+    names = (*NEED_THE_KEY, *(("put", "put_writes") if writes else ()))
+    return [partial(CALLS[name], uniform, where) for name in names]
 
 
 @pytest.mark.parametrize("is_sealed", [True, False], ids=["plain saver", "plain thread"])

@@ -1,4 +1,7 @@
-"""`Send`s that carry a state are cut into chunks, shared with the channels that the state comes from."""
+"""`Send`s that carry a state are cut into chunks, shared with the channels that the state comes from.
+
+`tests/storage/test_long_writes.py` has faults, limits, removals and damage of all long writes.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,10 @@ from tests.support.raw import check_chunks, check_counters, check_sound, size, w
 from tests.support.sharing import fields_of, key_of
 from tests.support.tiering import BEHIND, Tiers, drained
 from tests.support.uniform import Target, Uniform
-from tests.support.wrappers import Around, Meanwhile, script_of
 
 from bench import graphs
 from redis_saver import DecodeError, Limits, ThreadDamaged
 from redis_saver._common.limits import FIXED, Allowance
-from redis_saver._checkpoint import scripts
 from redis_saver._serde.fingerprint import EncodedValue
 from redis_saver._storage import chunks
 from redis_saver._storage.opaque import OpaqueSerializer
@@ -235,21 +236,6 @@ async def test_more_writes_of_a_task_keep_its_first_values(target: Target, saver
     assert await check(saver) == []
 
 
-@ONE
-async def test_a_lost_reply_of_put_writes_is_harmless(target: Target, saver: Uniform) -> None:
-    where, answer, lost = await put(saver, config("thread"), 1, {"messages": messages(30)}), messages(31), [True]
-
-    def twice(request: Any) -> Any:
-        if script_of(request) is scripts.PUT_WRITES and lost.pop() if lost else False:
-            yield request
-        return (yield request)
-
-    Around(saver.saver, twice)
-    await saver.put_writes(where, [(TASKS, tool_call(answer))], "task")
-    assert written(await target.uniform().get_tuple(where)) == [packed(tool_call(answer))]
-    check_sound(target)
-
-
 # -- removing and copying
 
 
@@ -284,29 +270,6 @@ async def test_delete_for_runs_removes_the_chunks_of_writes(target: Target, save
     assert written(await target.uniform().get_tuple(configs[4]))[1] == packed(tool_call(messages(35), 2))
 
 
-async def test_a_write_voids_a_prune_that_would_remove_its_chunks(target: Target, saver: Uniform) -> None:
-    """The prune was planned before the write came."""
-    first = await put(saver, config("thread"), 1, {"messages": messages(30)})
-    second = await put(saver, first, 2, {"messages": messages(9, "other")})
-    pruner, done = target.uniform(), []
-
-    async def write() -> None:
-        await saver.put_writes(second, [(TASKS, tool_call(messages(30)))], "task")
-
-    def before(request: Any) -> Any:
-        if script_of(request) is scripts.REMOVE and not done:
-            done.append(True)
-            return write
-        return None
-
-    Meanwhile(pruner.saver, before)
-    await pruner.prune(["thread"], keep_last=1)
-    assert done
-    assert written(await target.uniform().get_tuple(second)) == [packed(tool_call(messages(30)))]
-    check_sound(target)
-    check_chunks(target, swept=True)
-
-
 async def test_a_copy_has_the_chunks_of_its_writes(target: Target, saver: Uniform) -> None:
     configs = await stepped(saver, 2)
     await saver.copy_thread("thread", "copy")
@@ -316,18 +279,6 @@ async def test_a_copy_has_the_chunks_of_its_writes(target: Target, saver: Unifor
     found = await target.uniform().get_tuple(config("copy", "", configs[2]["configurable"]["checkpoint_id"]))
     assert written(found)[1] == packed(tool_call(messages(33), 1))
     assert await check(saver, "copy") == []
-
-
-@ONE
-async def test_a_limited_history_keeps_the_chunks_of_writes(target: Target) -> None:
-    saver = target.uniform(history={"keep_last": 3})
-    configs = await stepped(saver, 40, count=12)
-    check_chunks(target)
-    found = await target.uniform().get_tuple(configs[-2])
-    assert written(found)[1] == packed(tool_call(messages(12 + 2 * 39 + 1), 39))
-    assert [one for one in await check(saver) if "gone" in one or "read" in one] == []
-    await saver.prune(["thread"], keep_last=3)
-    check_chunks(target, swept=True)
 
 
 # -- histories and damage
@@ -340,23 +291,6 @@ async def test_a_remembered_history_of_sends_is_complete(target: Target, saver: 
         history = await saver.get_delta_channel_history(config=configs[-1], channels=[TASKS])
         values = [packed(value) for _, _, value in history[TASKS]["writes"]]
         assert values == [packed(tool_call(messages(35), 2))] or values == []
-
-
-async def test_a_missing_chunk_of_a_write_raises_thread_damaged(target: Target, saver: Uniform) -> None:
-    where = await put(saver, config("thread"), 1, {"n": 1})
-    await saver.put_writes(where, [(TASKS, tool_call(messages(30)))], "task")
-    data = key_of(target)
-    for field in [field for field in fields_of(target) if field[:1] in (b"p", b"n") and field.find(b"\0") < 0]:
-        chunk = target.raw.hget(data, field)
-        if b"message" not in chunk and field[:1] == b"p":
-            continue
-        target.raw.hdel(data, field)
-        for call in (target.uniform().get_tuple(where), target.uniform().list(config("thread"))):
-            with pytest.raises(ThreadDamaged, match="gone"):
-                await call
-        assert any("gone" in one for one in await check(saver)), field
-        target.raw.hset(data, field, chunk)
-    assert await check(saver) == []
 
 
 @ONE

@@ -26,21 +26,9 @@ import ormsgpack
 import pytest
 from tests.support.factories import chain, checkpoint, config, ids, put
 from langchain_core.documents import Document
-from langchain_core.messages import (
-    AIMessage,
-    AIMessageChunk,
-    ChatMessage,
-    ChatMessageChunk,
-    FunctionMessage,
-    FunctionMessageChunk,
-    HumanMessage,
-    HumanMessageChunk,
-    RemoveMessage,
-    SystemMessage,
-    SystemMessageChunk,
-    ToolMessage,
-    ToolMessageChunk,
-)
+from langchain_core.messages import AIMessage, AIMessageChunk, ChatMessage, ChatMessageChunk, FunctionMessage
+from langchain_core.messages import FunctionMessageChunk, HumanMessage, HumanMessageChunk, RemoveMessage, SystemMessage
+from langchain_core.messages import SystemMessageChunk, ToolMessage, ToolMessageChunk
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
@@ -92,19 +80,23 @@ class Person(BaseModel):
     born: date | None = None
 
 
-class OldModel:
-    """A class that the serializer takes for a pydantic v1 model."""
+class Equal:
+    """An object that equals others of its class with the same fields."""
 
     def __init__(self, **fields: Any) -> None:
         self.fields = fields
 
-    def dict(self) -> dict[str, Any]:
-        return self.fields
-
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, OldModel) and self.fields == other.fields
+        return type(other) is type(self) and self.fields == other.fields  # type: ignore[attr-defined]
 
     __hash__ = None  # type: ignore[assignment]
+
+
+class OldModel(Equal):
+    """A class that the serializer takes for a pydantic v1 model."""
+
+    def dict(self) -> dict[str, Any]:
+        return self.fields
 
 
 CALL = {"name": "search", "args": {"q": "MARKER of a call", "n": 1}, "id": "call-1", "type": "tool_call"}
@@ -138,38 +130,25 @@ MESSAGES: dict[str, Any] = {
 }
 
 PLAIN: dict[str, Any] = {
-    "none": None,
-    "true": True,
-    "zero": 0,
-    "int64": [2**63 - 1, -(2**63), 2**64 - 1],
+    "none": None, "true": True, "zero": 0, "int64": [2**63 - 1, -(2**63), 2**64 - 1], "inf": float("inf"), "nan": float("nan"),
     "floats": [0.0, -0.0, 1e308, 5e-324, float("inf"), float("-inf")],
-    "inf": float("inf"),
-    "nan": float("nan"),
-    "empty str": "",
-    "str": "a\0b ö \U0001f600 MARKER of a str",
-    "long str": "x" * 70_000,
-    "empty bytes": b"",
-    "bytes": b"3:abc\0\xff\r\n MARKER of bytes",
-    "bytearray": bytearray(b"MARKER of a bytearray"),
-    "empty list": [],
-    "empty dict": {},
+    "empty str": "", "str": "a\0b ö \U0001f600 MARKER of a str", "long str": "x" * 70_000,
+    "empty bytes": b"", "bytes": b"3:abc\0\xff\r\n MARKER of bytes", "bytearray": bytearray(b"MARKER of a bytearray"),
+    "empty list": [], "empty dict": {}, "keys": {1: "int", 2.5: "float", None: "none", True: "bool"},
     "nested": {"a": [{"b": [[], {}, None, {"c": [1, "2", b"3", 4.5, True]}]}], "": {"": ""}},
-    "keys": {1: "int", 2.5: "float", None: "none", True: "bool"},
     "deep": [[[[[[[[[["MARKER of a deep list"]]]]]]]]]],
-}
+}  # fmt: skip
 
+DAYS = datetime(2026, 1, 1), datetime(2026, 1, 2)
 RICH: dict[str, Any] = {
     "dataclass": Point(1, "x", Point(2, inner={"deep": Point(3)})),
     "pydantic": Person(name="MARKER of a model", addresses=[Address(street="s", zip=1)], born=date(2000, 2, 29)),
     "pydantic v1": OldModel(a=1, b=[2]),
     "secret": SecretStr("MARKER of a secret"),
     "enum": [Colour.RED, Level.HIGH],
-    "set": {1, "a", None, (1)},
-    "empty set": set(),
-    "frozenset": frozenset({b"x", 2.5}),
+    **{"set": {1, "a", None, (1)}, "empty set": set(), "frozenset": frozenset({b"x", 2.5})},
     "deque": deque([1, "b", None]),
-    "naive": datetime(2026, 11, 21, 10, 0, 0, 123456),
-    "utc": datetime(2026, 11, 21, tzinfo=timezone.utc),
+    **{"naive": datetime(2026, 11, 21, 10, 0, 0, 123456), "utc": datetime(2026, 11, 21, tzinfo=timezone.utc)},
     "offset": datetime(1969, 1, 1, tzinfo=timezone(timedelta(hours=-3, minutes=-30))),
     "zone": datetime(2026, 7, 1, 12, tzinfo=ZoneInfo("Europe/Berlin")),
     "zoneinfo": ZoneInfo("Europe/Berlin"),
@@ -185,17 +164,14 @@ RICH: dict[str, Any] = {
     "ip6": [IPv6Address("::1"), IPv6Interface("::1/64"), IPv6Network("fe80::/10")],
     "array": np.arange(24, dtype="<f4").reshape(2, 3, 4),
     "array F": np.asfortranarray(np.arange(12).reshape(3, 4)),
-    "array big-endian": np.array([1, 2], dtype=">i8"),
-    "array empty": np.zeros((0, 3)),
+    **{"array big-endian": np.array([1, 2], dtype=">i8"), "array empty": np.zeros((0, 3))},
     "array bool": np.array([[True], [False]]),
     "namedtuple": [Pair(1, Pair("a", [None]))],
     "send": [Send("node", {"arg": [1]}), Send("node", HumanMessage("hi"), timeout=3)],
     "interrupt": (Interrupt("MARKER of an interrupt", id="i"),)[0],
     "command": Command(update={"a": 1}, resume={"b": [2]}, goto=[Send("n", 1)], graph="g"),
     "overwrite": Overwrite([1]),
-    "item": Item(
-        namespace=("a", "b"), key="k", value={"v": 1}, created_at=datetime(2026, 1, 1), updated_at=datetime(2026, 1, 2)
-    ),
+    "item": Item(value={"v": 1}, key="k", namespace=("a", "b"), created_at=DAYS[0], updated_at=DAYS[1]),
     "snapshot": _DeltaSnapshot({"a": [HumanMessage("x", id="1")]}),
 }
 
@@ -342,19 +318,11 @@ async def test_later_changes_of_a_value_are_not_stored(saver: Uniform) -> None:
 # -- other serializers
 
 
-class Strange:
+class Strange(Equal):
     """A value that only pickle can encode."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Strange) and self.text == other.text
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-STRANGE = {"object": Strange("MARKER of a pickle"), "complex": 1 + 2j, "big int": 2**200, "type": Strange}
+STRANGE = {"object": Strange(text="MARKER of a pickle"), "complex": 1 + 2j, "big int": 2**200, "type": Strange}
 REFUSED = {**STRANGE, "array of times": np.array(["2026-01-01"], dtype="datetime64[s]"), "surrogate key": {"\ud800": 1}}
 
 

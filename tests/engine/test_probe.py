@@ -129,6 +129,7 @@ async def test_scripts_use_scores_as_numbers(flavour: str, unfit: Any) -> None:
     await target.close()
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("what", UNFIT)
 @pytest.mark.parametrize("flavour", ["sync", "async"])
 async def test_setup_refuses_a_server_that(what: str, flavour: str, unfit: Any) -> None:

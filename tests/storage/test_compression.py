@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.support.factories import config
 from tests.support.raw import check_chunks, check_counters, check_sound, size, stored_chunks
-from tests.support.sharing import BASE, EDITS, FILES, TaskInfo, fields_of, key_of, name, said, text
+from tests.support.sharing import BASE, FILES, TaskInfo, fields_of, key_of, name, said, text
 from tests.support.uniform import Target
 
 from redis_saver import AsyncRedisSaver, DecodeError, RedisSaver, ThreadDamaged
@@ -76,19 +76,6 @@ async def test_savers_with_and_without_compression_share_a_thread(target: Target
     told.same(await target.uniform().get_tuple(config()))
     check_chunks(target, swept=True)
     check_sound(target)
-
-
-@pytest.mark.parametrize("knows", [True, False])
-@pytest.mark.by_turns
-async def test_edits_by_alternating_savers_are_read_back(target: Target, knows: bool) -> None:
-    """Each edit of test_chunk_cache, by a saver with and one without compression in turn."""
-    told = TaskInfo(target)
-    uniforms = [target.uniform(), target.uniform(compression="zstd")]
-    for number, value in enumerate(EDITS.values(), 1):
-        if knows:
-            await uniforms[number % 2].get_tuple(config())
-        await told.put(uniforms[number % 2], number, number - 1 or None, v=value)
-    await told.check(*uniforms, swept=True)
 
 
 MIXED = "".join(text(n, 40) + WORDS for n in range(400))

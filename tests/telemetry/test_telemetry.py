@@ -19,21 +19,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from tests.support.tiering import written
 from tests.support.uniform import Uniform
 
-from redis_saver import (
-    AsyncRedisSaver,
-    AsyncTieredSaver,
-    CacheStats,
-    CopyStats,
-    RedisCache,
-    RedisLLMCache,
-    RedisSaver,
-    RedisStore,
-    Stats,
-    ThreadNotFound,
-    TieredSaver,
-    TieredStore,
-    TierStats,
-)
+from redis_saver import AsyncRedisSaver, AsyncTieredSaver, CacheStats, CopyStats, RedisCache, RedisLLMCache
+from redis_saver import RedisSaver, RedisStore, Stats, ThreadNotFound, TieredSaver, TieredStore, TierStats
 from redis_saver._client.clients import connect
 from redis_saver._engine.counting import measured
 from redis_saver._engine.counters import RESULT, instruments
