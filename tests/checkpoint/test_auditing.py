@@ -403,11 +403,8 @@ async def test_channel_history_matches_the_raw_keys(saver: Uniform, target: Targ
             total = size + sum(mine.values())
             expected[place[1]] = (version, created, one.metadata["step"], one.metadata["source"], total, shared)
         told: list[VersionInfo] = await saver.channel_history("t", channel)
-        rows = {
-            one.checkpoint_id: (one.version, one.created_at, one.step, one.source, one.bytes, one.shared_bytes)
-            for one in told
-        }
-        assert rows == expected and len(told) == len(rows)
+        found_rows = [(one.version, one.created_at, one.step, one.source, one.bytes, one.shared_bytes) for one in told]
+        assert dict(zip([one.checkpoint_id for one in told], found_rows)) == expected and len(told) == len(expected)
         writes = [one for one in await saver.writes("t", checkpoint_ns="") if one.channel == channel]
         for one in told:
             assert set(one.writes) == {write for write in writes if one.checkpoint_id in write.applied_in}

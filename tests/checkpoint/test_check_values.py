@@ -221,9 +221,7 @@ LEADS_TO = " (redis-saver docs changing-state)"
 
 
 @pytest.mark.parametrize("writes", [False, True])
-async def test_it_says_what_comes_back_as_something_else(
-    target: Target, writes: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_it_says_what_comes_back_as_something_else(target: Target, writes: bool, caplog: Any) -> None:
     uniform = target.uniform(check_values="warn")
     if writes:
         await uniform.put_writes(await put(uniform, config()), [*PUT.items()], "task")
@@ -236,9 +234,7 @@ async def test_it_says_what_comes_back_as_something_else(
         assert bool(said[name]) == (content(value) != content(read[name])), name
 
 
-async def test_it_says_a_change_once_for_each_channel_and_type(
-    target: Target, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_it_says_a_change_once_for_each_channel_and_type(target: Target, caplog: Any) -> None:
     uniform = target.uniform(check_values="warn")
     for value in ((1,), (2,), [(3,)], [4, (5,)], Items([1])):
         await put(uniform, config(), {"tuple": value, "items": (1,)})

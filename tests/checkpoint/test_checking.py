@@ -601,9 +601,7 @@ async def test_check_all_skips_threads_deleted_meanwhile(capsys: pytest.CaptureF
         saver.delete_thread("t")
 
 
-def test_the_command_exits_with_2_if_it_cannot_run(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_exits_with_2_if_it_cannot_run(capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.delenv("REDIS_URL", raising=False)
     assert ran(capsys, "--all")[0] == 2
     assert ran(capsys, "--redis", "redis://127.0.0.1:1", "--all")[0] == 2

@@ -82,9 +82,8 @@ async def test_a_reader_gets_what_another_saver_put(target: Target) -> None:
     assert found.checkpoint["channel_values"] == {"messages": MESSAGES[:20], "n": 20}
 
 
-async def test_an_expected_checkpoint_is_read_after_its_chunks_were_forgotten(target: Target) -> None:
+async def test_an_expected_checkpoint_is_read_after_its_chunks_were_forgotten(saver: Uniform) -> None:
     """The reader still knows the checkpoint's version table, but no longer the chunks of its value."""
-    saver = target.uniform()
     where = await chat(saver)
     older = await saver.get_tuple(config(checkpoint_id="000017"))
     assert older.checkpoint["channel_values"]["n"] == 17
@@ -205,8 +204,7 @@ async def test_readers_see_a_value_stored_later_for_the_same_version(target: Tar
     assert (await saver.get_tuple(config())).checkpoint["channel_values"] == {"n": 1, "late": "it"}
 
 
-async def test_a_task_can_write_more_than_once(target: Target) -> None:
-    saver = target.uniform()
+async def test_a_task_can_write_more_than_once(saver: Uniform) -> None:
     where = await chat(saver)
     await saver.put_writes(where, [("n", 1)], "a task")
     await saver.put_writes(where, [("n", 2), ("more", 3)], "a task")
@@ -217,9 +215,8 @@ async def test_a_task_can_write_more_than_once(target: Target) -> None:
     assert (await saver.check("thread")).sound
 
 
-async def test_a_put_sent_twice_counts_once(target: Target) -> None:
+async def test_a_put_sent_twice_counts_once(saver: Uniform) -> None:
     """The reply was lost, so the client sends the put again."""
-    saver = target.uniform()
     where = await chat(saver)
     once = await saver.get_thread("thread")
     await turn(saver, config(checkpoint_id="000019"), 20)
@@ -268,8 +265,7 @@ async def test_nothing_is_remembered_without_a_cache(target: Target) -> None:
     assert (await saver.get_tuple(config())).checkpoint["channel_values"] == {"messages": MESSAGES[:20], "n": 20}
 
 
-async def test_alternating_reads_of_two_checkpoints_return_their_own_values(target: Target) -> None:
-    saver = target.uniform()
+async def test_alternating_reads_of_two_checkpoints_return_their_own_values(saver: Uniform) -> None:
     older = await saver.put(config(), checkpoint({"a": 1}, {"a": "1"}, "1"), {}, {"a": "1"})
     await saver.put(older, checkpoint({"b": 2}, {"b": "2"}, "2"), {}, {"b": "2"})
     for _ in range(2):

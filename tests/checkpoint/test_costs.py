@@ -140,10 +140,8 @@ async def test_refreshing_a_deadline_costs_the_same_for_any_size(target: Target,
 # -- commands that the scripts of a call run on the server
 
 
-MESSAGES = [
-    {"type": "human" if number % 2 else "ai", "id": f"{number:032}", "text": f"{number} words " * 30}
-    for number in range(1001)
-]
+KINDS = ("ai", "human")
+MESSAGES = [{"type": KINDS[n % 2], "id": f"{n:032}", "text": f"{n} words " * 30} for n in range(1001)]
 
 
 def chat(saver: Any, thread: str, checkpoints: int) -> dict[str, Any]:
@@ -170,9 +168,8 @@ def commands(raw: Any, call: Callable[[], object]) -> tuple[int, int]:
     raw.config_resetstat()
     call()
     stats = {name[8:]: entry["calls"] for name, entry in raw.info("commandstats").items()}
-    return stats.pop("evalsha"), sum(
-        calls for name, calls in stats.items() if not name.startswith(("info", "config", "hello", "client"))
-    )
+    others = ("info", "config", "hello", "client")
+    return stats.pop("evalsha"), sum(calls for name, calls in stats.items() if not name.startswith(others))
 
 
 A_CALL = {

@@ -104,9 +104,8 @@ class Talk:
     async def check(self, *, is_believed: bool) -> Any:
         """Check that a child's history is right, and whether the server confirmed what the process knew."""
         last = self.configs[-1]["configurable"]
-        following = await put(
-            self.other, self.configs[-1], {}, checkpoint_id="0009", versions={"log": f"{9:032}.0.99999999"}
-        )
+        versions = {"log": f"{9:032}.0.99999999"}
+        following = await put(self.other, self.configs[-1], {}, checkpoint_id="0009", versions=versions)
         before, expected = self.knows.believed, await Process(self.target).history(following)
         assert last["checkpoint_id"] == "0007"
         assert await self.knows.history(following) == expected
@@ -332,9 +331,8 @@ class Long:
             made = checkpoint({"log": kind(self.said)} if is_stored else {}, versions, f"{number:06}")
             self.where = await self.uniform.put(self.where, made, {"step": number}, versions)
             self.said = [*self.said, message(number)]
-            await self.uniform.put_writes(
-                self.where, [("log" if with_log else "other", [message(number)])], f"task-{number}"
-            )
+            written = [("log" if with_log else "other", [message(number)])]
+            await self.uniform.put_writes(self.where, written, f"task-{number}")
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
@@ -400,9 +398,8 @@ async def test_reading_another_channel_does_not_forget_a_known_snapshot(target: 
     await knows.history(where, "files")
     for number in range(2, 5):
         await saver.put_writes(where, [("log", number)], f"task-{number}")
-        where = await put(
-            saver, where, {}, checkpoint_id=f"{number:04}", versions={"log": f"{number:032}.0.1234567891"}
-        )
+        versions = {"log": f"{number:032}.0.1234567891"}
+        where = await put(saver, where, {}, checkpoint_id=f"{number:04}", versions=versions)
         await saver.get_tuple(config())
         if number == 3:
             assert await answered(knows, knows.history(where, "files", "log")) < (3_000, [])
@@ -462,9 +459,7 @@ BETWEEN: dict[str, Callable[[Uniform, list[dict[str, Any]]], Awaitable[Any]]] = 
 
 
 @pytest.mark.parametrize("what", BETWEEN)
-async def test_changes_between_two_pages_are_not_missed_later(
-    target: Target, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+async def test_changes_between_two_pages_are_not_missed_later(target: Target, monkeypatch: Any, what: str) -> None:
     """The result may be from before or after the change. Later results are right."""
     monkeypatch.setattr(delta, "ANCESTORS_PER_PAGE", 3)
     knows, other, asked = Process(target), Process(target).uniform, 0
@@ -754,9 +749,7 @@ class Operations:
         """Return similar lists of messages, short or long enough for chunks, or files. Most are snapshots."""
         length = self.chance.choice([0, 1, 3, 10, 14, 15, 16])
         if self.chance.random() < 0.2:
-            return _DeltaSnapshot(
-                {f"{number}.md": f"{number} {self.chance.randrange(3)} " * 99 for number in range(length)}
-            )
+            return _DeltaSnapshot({f"{n}.md": f"{n} {self.chance.randrange(3)} " * 99 for n in range(length)})
         made = [message(number) for number in range(length)]
         if made and self.chance.random() < 0.3:
             made[self.chance.randrange(length)] = HumanMessage("an edit " * 50, id=f"{self.number}")
@@ -838,10 +831,8 @@ class Operations:
 
     async def write(self, uniform: Uniform, where: dict[str, Any], task: str) -> None:
         chance = self.chance
-        made = [
-            (chance.choice(CHANNELS), [self.number, "w" * chance.randrange(40)])
-            for _ in range(chance.choice([1, 1, 3]))
-        ]
+        number = chance.choice([1, 1, 3])
+        made = [(chance.choice(CHANNELS), [self.number, "w" * chance.randrange(40)]) for _ in range(number)]
         if chance.random() < 0.1:
             made.append((INTERRUPT, [self.number]))
         path = chance.choice(["", "path"])
@@ -890,9 +881,7 @@ class Operations:
 @pytest.mark.by_turns
 @pytest.mark.parametrize("target_name", targets("redis", "cluster"))
 @pytest.mark.parametrize("seed", seeds_and_slow(range(1), range(1, 2)))
-async def test_random_operations_match_inmemorysaver(
-    target: Target, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_random_operations_match_inmemorysaver(target: Target, seed: int, monkeypatch: Any) -> None:
     monkeypatch.setattr(delta, "ANCESTORS_PER_PAGE", (200, 4)[seed % 2])
     operations = Operations(target, seed)
     await operations.run(600)

@@ -314,9 +314,8 @@ class Talk:
             values.pop(channel, None)
             if channel == "messages":
                 self.said.append(f"{self.number} " * self.random.randrange(1, 60))
-                values[channel] = (
-                    self.said[-self.random.randrange(1, 40) :] if self.random.random() < 0.1 else list(self.said)
-                )
+                first = -self.random.randrange(1, 40) if self.random.random() < 0.1 else 0
+                values[channel] = self.said[first:]
             elif channel == "files":
                 values[channel] = {f"file {number}": "y" * 300 for number in range(self.number % 20)}
             elif channel == "n":

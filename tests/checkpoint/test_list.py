@@ -13,10 +13,8 @@ from langgraph.checkpoint.base import INTERRUPT, WRITES_IDX_MAP
 from tests.support.uniform import Uniform
 
 
-pytestmark = [
-    pytest.mark.encrypted_too,
-    pytest.mark.also_on(cluster="sync", redis62="async", fakeredis="async", lua54="sync"),
-]
+SERVERS = pytest.mark.also_on(cluster="sync", redis62="async", fakeredis="async", lua54="sync")
+pytestmark = [pytest.mark.encrypted_too, SERVERS]
 
 
 async def test_returned_configs_always_have_the_checkpoint_id(saver: Uniform) -> None:

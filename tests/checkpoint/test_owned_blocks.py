@@ -15,7 +15,7 @@ import anyio
 import pytest
 import redis
 from tests.support.factories import checkpoint, config, ids
-from tests.support.owning import THREAD, begin, enter, epoch, owner_key, waiters_key
+from tests.support.owning import THREAD, begin, enter, epoch, owner_key, owning, waiters_key
 from tests.support.proxy import Proxy, proxy, through
 from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import Around, Meanwhile, ran, script_of
@@ -69,24 +69,21 @@ async def given_back(target: Target) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_a_block_that_lost_its_thread_to_a_nested_block_stays_refused(target: Target) -> None:
-    uniform = target.uniform()
-    async with AsyncExitStack() as outer:
-        await begin(uniform, outer)
-        await put(uniform)
+async def test_a_block_that_lost_its_thread_to_a_nested_block_stays_refused(saver: Uniform) -> None:
+    async with owning(saver):
+        await put(saver)
         async with AsyncExitStack() as inner:
-            await begin(uniform, inner, on_busy="take")
-            await uniform.prune([THREAD])  # as the inner owner
+            await begin(saver, inner, on_busy="take")
+            await saver.prune([THREAD])  # as the inner owner
         with pytest.raises(NotOwner):
-            await uniform.delete_thread(THREAD)
-    await uniform.delete_thread(THREAD)  # after both blocks
+            await saver.delete_thread(THREAD)
+    await saver.delete_thread(THREAD)  # after both blocks
 
 
 async def test_blocks_may_end_in_any_order(target: Target) -> None:
     uniform = target.uniform(ownership="required")
     async with AsyncExitStack() as second:
-        async with AsyncExitStack() as first:
-            await begin(uniform, first)
+        async with owning(uniform):
             await begin(uniform, second, on_busy="take")
         await uniform.delete_thread(THREAD)  # as the second owner
     await put(uniform)
@@ -197,12 +194,10 @@ async def test_a_token_on_the_config_of_another_thread_is_ignored(target: Target
         given = {"configurable": {**owned["configurable"], "thread_id": "other", "checkpoint_ns": ""}}
         await saver.put(given, checkpoint({"n": 1}), {}, {"n": "1"})
 
-    async with AsyncExitStack() as stack:
-        owned = await begin(uniform, stack)
+    async with owning(uniform) as owned:
         await copied(uniform, owned)
         await put(uniform, owned)
-        async with AsyncExitStack() as second:
-            await begin(other, second, "other")
+        async with owning(other, "other"):
             await copied(other, owned)  # as the owner of the other thread
         await uniform.delete_thread("other")
     await copied(uniform, owned)  # also after the block
@@ -215,8 +210,7 @@ async def test_a_block_in_a_cancelled_scope_releases_the_thread(target: Target) 
     """Each `await` at the block's end is cancelled too, as in a streaming response whose client left."""
     uniform = target.uniform()
     with anyio.CancelScope() as scope:
-        async with AsyncExitStack() as stack:
-            await begin(uniform, stack, lease="1d")
+        async with owning(uniform, lease="1d"):
             scope.cancel()
             await anyio.sleep_forever()
     assert scope.cancelled_caught
@@ -224,9 +218,7 @@ async def test_a_block_in_a_cancelled_scope_releases_the_thread(target: Target) 
 
 
 @pytest.mark.parametrize("lost", ["request", "reply"])
-async def test_losing_the_release_request_raises_nothing(
-    target: Target, caplog: pytest.LogCaptureFixture, lost: str
-) -> None:
+async def test_losing_the_release_request_raises_nothing(target: Target, caplog: Any, lost: str) -> None:
     uniform = target.uniform()
     caplog.set_level(logging.WARNING, "redis_saver.checkpoint")
     failing(uniform, scripts.RELEASE_OWNERSHIP, "lost", after=lost == "reply")
@@ -237,14 +229,11 @@ async def test_losing_the_release_request_raises_nothing(
     target.raw.unlink(owner_key(target))
 
 
-async def test_a_failed_release_does_not_hide_the_blocks_error(
-    target: Target, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_failed_release_does_not_hide_the_blocks_error(target: Target, caplog: Any) -> None:
     uniform = target.uniform()
     caplog.set_level(logging.WARNING, "redis_saver.checkpoint")
     with pytest.raises(LookupError):
-        async with AsyncExitStack() as stack:
-            await begin(uniform, stack)
+        async with owning(uniform):
             target.raw.unlink(owner_key(target))
             target.raw.rpush(owner_key(target), "of another program")
             raise LookupError
@@ -265,9 +254,7 @@ async def renewed(target: Target, since: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_the_lease_is_renewed_until_another_owner_takes_the_thread(
-    target: Target, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_lease_is_renewed_until_another_owner_takes_the_thread(target: Target, caplog: Any) -> None:
     uniform = target.uniform()
     caplog.set_level(logging.WARNING, "redis_saver.checkpoint")
     failing(uniform, scripts.RENEW_OWNERSHIP, "gone for a while", times=1)
@@ -306,8 +293,7 @@ async def test_a_block_does_not_wait_for_a_hanging_renewal(target: Target, caplo
 
     Meanwhile(uniform.saver, before)
     try:
-        async with AsyncExitStack() as stack:
-            await begin(uniform, stack, lease="1s")
+        async with owning(uniform, lease="1s"):
             await renewed(target, target.raw.get(owner_key(target)).split(b" ")[1])
     finally:
         answered.set()
@@ -334,14 +320,13 @@ async def test_a_damaged_reply_to_a_take_raises_decode_error(target: Target, rep
 
 @pytest.mark.parametrize("target_name", ["fakeredis"])
 @pytest.mark.parametrize("reply", [None, b"1", 2, [1]], ids=str)
-async def test_a_damaged_reply_to_a_renewal_raises_decode_error(target: Target, reply: Any) -> None:
-    uniform = target.uniform()
-    rules = uniform.saver._rules
-    answering(uniform, scripts.RENEW_OWNERSHIP, reply)
-    answering(uniform, scripts.RELEASE_OWNERSHIP, reply)
+async def test_a_damaged_reply_to_a_renewal_raises_decode_error(saver: Uniform, reply: Any) -> None:
+    rules = saver.saver._rules
+    answering(saver, scripts.RENEW_OWNERSHIP, reply)
+    answering(saver, scripts.RELEASE_OWNERSHIP, reply)
     for operation in (ownership.renew(rules, THREAD, "1-ab", 1), ownership.release(rules, THREAD, "ab")):
         with pytest.raises(DecodeError, match="the owner of thread"):
-            await ran(uniform, operation)
+            await ran(saver, operation)
 
 
 @pytest.mark.parametrize("run", ["-", "?", "a b", "\0\ud800", "-1"])
@@ -370,18 +355,15 @@ async def test_an_owner_may_be_named_like_an_error(target: Target, by: str) -> N
         await put(uniform, new)
 
 
-async def test_an_owner_always_has_a_name(target: Target) -> None:
-    uniform = target.uniform()
-    async with AsyncExitStack() as stack:
-        await begin(uniform, stack, by="")
-        await put(uniform)
-        assert "process" in (await uniform.get_thread(THREAD)).owner.by
+async def test_an_owner_always_has_a_name(saver: Uniform) -> None:
+    async with owning(saver, by=""):
+        await put(saver)
+        assert "process" in (await saver.get_thread(THREAD)).owner.by
 
 
 async def test_an_implausible_epoch_is_not_continued(target: Target) -> None:
     uniform = target.uniform()
     target.raw.set(owner_key(target), b"9999999999999999-%016x 1 1 - - somebody" % 1)
-    async with AsyncExitStack() as stack:
-        given = await begin(uniform, stack)
+    async with owning(uniform) as given:
         assert epoch(given) < 2**53
         await put(uniform, given)

@@ -311,17 +311,16 @@ async def test_a_copy_has_no_owner(target: Target) -> None:
     assert not [one for one in target.keys() if one.endswith(b"owner")]
 
 
-async def test_unused_ownership_costs_no_round_trip_and_no_key(target: Target) -> None:
-    uniform = target.uniform()
-    await put(uniform, None, 0)  # with encryption, it also asks for the data key
-    seen = noted(uniform.saver)
-    first = await put(uniform, None, 1)
+async def test_unused_ownership_costs_no_round_trip_and_no_key(saver: Uniform) -> None:
+    await put(saver, None, 0)  # with encryption, it also asks for the data key
+    seen = noted(saver.saver)
+    first = await put(saver, None, 1)
     assert [len(request.keys) for request, _ in seen] == [2]
     seen.clear()
-    async with owning(uniform) as given:
+    async with owning(saver) as given:
         assert len(seen) == 1
         seen.clear()
-        await put(uniform, given, 2, first)
+        await put(saver, given, 2, first)
         assert [len(request.keys) for request, _ in seen] == [3]
         seen.clear()
     assert len(seen) == 1
@@ -575,11 +574,10 @@ async def test_a_run_that_lost_its_thread_starts_no_further_step(target: Target)
         assert seen == ["one"]
 
 
-async def test_code_that_outlives_the_block_is_no_owner(target: Target) -> None:
-    uniform = target.uniform()
-    async with owning(uniform):
+async def test_code_that_outlives_the_block_is_no_owner(saver: Uniform) -> None:
+    async with owning(saver):
         code = contextvars.copy_context()
-    await code.run(asyncio.ensure_future, put(uniform, None, 1))
+    await code.run(asyncio.ensure_future, put(saver, None, 1))
 
 
 @pytest.mark.parametrize("target_name", ["fakeredis"])

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 from tests.support.factories import checkpoint, config
-from tests.support.owning import THREAD, begin, owner_key, server_time, waiters_key
+from tests.support.owning import THREAD, begin, owner_key, owning, server_time, waiters_key
 from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import Around, asked, noted, ran, script_of
 
@@ -161,8 +161,7 @@ async def test_later_waiters_of_many_processes_poll_less_often(target: Target, s
 async def test_polls_get_rarer_the_longer_the_thread_is_owned(target: Target) -> None:
     uniform, waiting = target.uniform(), target.uniform()
     pauses = []
-    async with AsyncExitStack() as stack:
-        await begin(uniform, stack)
+    async with owning(uniform):
         for seconds in (0, 4, 3600):
             token, until, since, *rest = target.raw.get(owner_key(target)).split(b" ")
             since = b"%d" % (int(since) - seconds * 1_000_000)
@@ -191,8 +190,7 @@ async def test_a_dead_waiter_is_passed_over(target: Target, simulation: Simulati
 
 async def test_a_dead_waiter_counts_for_less_than_a_second(target: Target) -> None:
     uniform = target.uniform()
-    async with AsyncExitStack() as stack:
-        await begin(uniform, stack)
+    async with owning(uniform):
         waiters = [taken(target.uniform(), f"{number:016x}") for number in range(40)]
         for waiter in waiters:
             waiter.send(await asked(uniform, next(waiter)))
@@ -208,8 +206,7 @@ async def test_a_dead_waiter_counts_for_less_than_a_second(target: Target) -> No
 
 async def test_a_late_waiter_gets_its_place_back(target: Target) -> None:
     one, other = target.uniform(), target.uniform()
-    async with AsyncExitStack() as stack:
-        await begin(target.uniform(), stack)
+    async with owning(target.uniform()):
         first, second = taken(one, "a" * 16), taken(other, "b" * 16)
         for uniform, waiter in ((one, first), (other, second)):
             waiter.send(await asked(uniform, next(waiter)))
@@ -225,8 +222,7 @@ async def test_a_late_waiter_gets_its_place_back(target: Target) -> None:
 
 async def test_a_poll_sent_twice_waits_once(target: Target) -> None:
     uniform, other = target.uniform(), target.uniform()
-    async with AsyncExitStack() as stack:
-        await begin(uniform, stack)
+    async with owning(uniform):
         waiter = taken(other, "a" * 16)
         request = next(waiter)
         first = await asked(other, request)
@@ -238,8 +234,7 @@ async def test_a_poll_sent_twice_waits_once(target: Target) -> None:
 async def test_most_polls_only_read(target: Target) -> None:
     """Otherwise each poll would be in the AOF, and wait for the disk with `appendfsync always`."""
     uniform, other = target.uniform(), target.uniform()
-    async with AsyncExitStack() as stack:
-        await begin(uniform, stack)
+    async with owning(uniform):
         waiter, seen = taken(other, "a" * 16), set()
         request = next(waiter)
         for _ in range(5):
@@ -253,8 +248,7 @@ async def test_most_polls_only_read(target: Target) -> None:
 async def test_only_waiters_are_ordered(target: Target) -> None:
     """`raise` and `take` get a free thread despite the queue."""
     one, other = target.uniform(), target.uniform()
-    async with AsyncExitStack() as stack:
-        await begin(target.uniform(), stack)
+    async with owning(target.uniform()):
         waiter = taken(one, "a" * 16)
         waiter.send(await asked(one, next(waiter)))
     with pytest.raises(NotOwner, match=r"other runs wait for the thread and come first .*:waiters.*on_busy='take'"):
@@ -268,8 +262,7 @@ async def test_only_waiters_are_ordered(target: Target) -> None:
 async def test_a_waiter_polls_once_more_at_its_deadline(target: Target, simulation: Simulation) -> None:
     uniform, other = target.uniform(), target.uniform()
     first, second = (taken(other, letter * 16, wait="25ms") for letter in "ab")
-    async with AsyncExitStack() as stack:
-        await begin(uniform, stack, by="worker 7")
+    async with owning(uniform, by="worker 7"):
         for waiter in (first, second):
             pause = waiter.send(await asked(other, next(waiter)))
             assert isinstance(pause, Sleep)
@@ -321,8 +314,7 @@ async def test_a_cancelled_waiter_ends_if_its_client_swallows_that(target: Targe
         async with waiting.saver.own(THREAD, on_busy="wait"):
             raise AssertionError("somebody owns the thread")
 
-    async with AsyncExitStack() as stack:
-        await begin(target.uniform(), stack)
+    async with owning(target.uniform()):
         waiter = asyncio.ensure_future(wait())
         client.execute_command = swallowing
         await asyncio.wait_for(polls.wait(), 30)
@@ -347,8 +339,7 @@ async def test_a_cancelled_waiter_leaves_the_queue(target: Target) -> None:
         async with other.saver.own(THREAD, on_busy="wait"):
             pass
 
-    async with AsyncExitStack() as stack:
-        await begin(uniform, stack)
+    async with owning(uniform):
         task = asyncio.create_task(wait())
         await waits.wait()
         assert target.raw.exists(waiters_key(target))
@@ -374,8 +365,7 @@ async def test_a_forked_child_does_not_remove_its_parents_waiter(target: Target)
         return (yield request)
 
     Around(other.saver, watching)
-    async with AsyncExitStack() as stack:
-        await begin(uniform, stack)
+    async with owning(uniform):
         waiting = other.saver.own(THREAD, on_busy="wait").__aenter__()
         task = asyncio.ensure_future(waiting)
         await waits.wait()
@@ -441,8 +431,7 @@ async def test_waiters_on_a_loop_leave_worker_threads_to_the_owner(target: Targe
 async def test_a_deletion_removes_the_queue(target: Target) -> None:
     uniform, waiting, other = target.uniform(), target.uniform(), target.uniform()
     await other.put(config("another"), checkpoint(), {}, {})
-    async with AsyncExitStack() as stack:
-        await begin(uniform, stack)
+    async with owning(uniform):
         waiter = taken(waiting, "a" * 16)
         waiter.send(await asked(waiting, next(waiter)))  # then it dies, and its place lasts for a second
         await other.delete_thread("another")

@@ -39,10 +39,8 @@ def version(number: int) -> str:
 
 
 def messages(count: int, seed: str = "") -> list[Any]:
-    return [
-        (AIMessage if number % 2 else HumanMessage)(f"{seed} message {number} " * 30, id=f"{seed}{number}")
-        for number in range(count)
-    ]
+    kinds = (HumanMessage, AIMessage)
+    return [kinds[n % 2](f"{seed} message {n} " * 30, id=f"{seed}{n}") for n in range(count)]
 
 
 def tool_call(history: list[Any], number: int = 1) -> Send:

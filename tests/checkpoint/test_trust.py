@@ -178,13 +178,8 @@ async def test_strict_runs_no_code(target: Target) -> None:
     assert ran == []
     await target.uniform().get_tuple(config(checkpoint_id="1"))
     assert ran == ["hostile"]
-    template: Any = {
-        "lc": 1,
-        "type": "constructor",
-        "id": ["langchain_core", "prompts", "PromptTemplate"],
-        "kwargs": {},
-    }
-    for kind, data in ((b"pickle", b"cos\nsystem\n(S'true'\ntR."), (b"json", json.dumps(template).encode())):
+    made = {"lc": 1, "type": "constructor", "id": ["langchain_core", "prompts", "PromptTemplate"], "kwargs": {}}
+    for kind, data in ((b"pickle", b"cos\nsystem\n(S'true'\ntR."), (b"json", json.dumps(made).encode())):
         change(target, b"b", lambda _, kind=kind, data=data: framing.pack([kind]) + data)
         with pytest.raises(DecodeError):
             await strict.get_tuple(config(checkpoint_id="1"))
@@ -199,10 +194,8 @@ async def test_strict_reads_messages_and_allowed_classes(target: Target) -> None
     where = await put(strict, config(), {"messages": messages, "point": Point(1)})
     assert any(field[:1] == b"p" for field, _ in fields_of(target).items())
     found = await strict.get_tuple(where)
-    assert found.checkpoint["channel_values"] == {
-        "messages": messages,
-        "point": {"x": 1, "label": "MARKER of a dataclass", "inner": None},
-    }
+    point = {"x": 1, "label": "MARKER of a dataclass", "inner": None}
+    assert found.checkpoint["channel_values"] == {"messages": messages, "point": point}
     allowing = Uniform(strict.saver.with_allowlist([(Point.__module__, "Point")]))  # type: ignore[arg-type]
     assert (await allowing.get_tuple(where)).checkpoint["channel_values"]["point"] == Point(1)
     both = target.uniform(serde=EncryptedSerializer.from_pycryptodome_aes(StrictSerializer(), key=KEY))

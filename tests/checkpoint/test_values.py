@@ -101,11 +101,8 @@ class OldModel(Equal):
 
 CALL = {"name": "search", "args": {"q": "MARKER of a call", "n": 1}, "id": "call-1", "type": "tool_call"}
 USAGE: Any = {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7, "input_token_details": {"cache_read": 1}}
-BLOCKS: Any = [
-    {"type": "text", "text": "look"},
-    {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
-    "plain",
-]
+IMAGE: Any = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+BLOCKS: Any = [{"type": "text", "text": "look"}, IMAGE, "plain"]
 
 MESSAGES: dict[str, Any] = {
     "human": HumanMessage("hi", id="1", name="Ann", additional_kwargs={"a": [1]}, response_metadata={"b": 2}),
@@ -195,10 +192,8 @@ def alike(one: Any, two: Any) -> bool:
     if type(one) is not type(two):
         return False
     if isinstance(one, np.ndarray):
-        same_layout = (
-            one.dtype == two.dtype and one.shape == two.shape and one.flags.f_contiguous == two.flags.f_contiguous
-        )
-        return bool(same_layout and one.tobytes() == two.tobytes())
+        layouts = [(each.dtype, each.shape, each.flags.f_contiguous) for each in (one, two)]
+        return layouts[0] == layouts[1] and one.tobytes() == two.tobytes()
     if isinstance(one, float):
         return repr(one) == repr(two)
     if isinstance(one, (list, tuple, deque)):
@@ -438,12 +433,9 @@ async def test_encrypted_threads_hold_no_plain_values(target: Target) -> None:
         assert wrong(wanted, got) == []
     user = {**config(who="MARKER of a user"), "metadata": {"tag": "MARKER of a tag"}}
     await put(uniform, user, {"n": 1})
-    filters = [
-        {"who": "MARKER of a user"},
-        {"tag": {"$in": ["MARKER of a tag"]}},
-        {"str": PLAIN["str"].replace("\0", "")},
-    ]
-    assert [len(await uniform.list(config(), filter=wanted)) for wanted in filters] == [1, 1, 1]
+    by_tag = {"tag": {"$in": ["MARKER of a tag"]}}
+    for wanted in ({"who": "MARKER of a user"}, by_tag, {"str": PLAIN["str"].replace("\0", "")}):
+        assert len(await uniform.list(config(), filter=wanted)) == 1
     assert await uniform.list(config(), filter={"who": "nobody"}) == []
     assert len(await uniform.list(None, filter={"who": "MARKER of a user"})) == 1
     await uniform.copy_thread("thread", "copy")

@@ -52,10 +52,8 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
     "floats for integers": ({"prelude": b"math.floor = function(x) return x // 1 + 0.0 end"}, "numbers: 3.0 17"),
     "integers of 32 bits": ({"bits": 32}, "replies: .*9007199254740992"),
 }
-NO_LUA, NO_ENGINE = (
-    b"ERR This instance has Lua scripting support disabled",
-    b"ERR Could not find scripting engine 'lua'",
-)
+NO_LUA = b"ERR This instance has Lua scripting support disabled"
+NO_ENGINE = b"ERR Could not find scripting engine 'lua'"
 FAULTS: dict[str, tuple[str, bytes, str]] = {
     "no EVALSHA": ("EVALSHA", NO_COMMAND + b" 'EVALSHA'", "runs no Lua scripts.*--lua"),
     "no Lua in Garnet": ("EVALSHA", NO_LUA, "runs no Lua scripts.*--lua-transaction-mode"),

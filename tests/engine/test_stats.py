@@ -121,8 +121,7 @@ async def test_counted_traffic_is_what_the_client_sends(target: Target) -> None:
 
 @pytest.mark.parametrize("flavour", ["async"])
 @pytest.mark.parametrize("target_name", ["redis", "cluster"])
-async def test_calls_sent_together_count_as_one_round_trip(target: Target) -> None:
-    saver = target.uniform()
+async def test_calls_sent_together_count_as_one_round_trip(saver: Uniform) -> None:
     where = await put(saver, config(), {"a": 1})
     await saver.get_tuple(where)
     before = saver.saver.stats()
@@ -181,8 +180,7 @@ async def test_a_repeated_request_counts_as_a_retry(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_failed_calls_count_as_errors(target: Target) -> None:
-    saver = target.uniform()
+async def test_failed_calls_count_as_errors(saver: Uniform) -> None:
 
     class Unknown:
         __slots__ = ()
@@ -228,8 +226,7 @@ async def test_a_cancelled_call_counts_as_an_error(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_closing_a_stream_early_counts_as_success(target: Target) -> None:
-    saver = target.uniform()
+async def test_closing_a_stream_early_counts_as_success(saver: Uniform) -> None:
     await chain(saver, "a", 3)
     if saver.native_async:
         stream = saver.saver.alist(config("a"))

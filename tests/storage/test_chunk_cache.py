@@ -422,9 +422,8 @@ async def test_writers_of_several_processes_keep_all_values(target: Target, prun
                 value[mine.randrange(60)] = f"{number} {turn}"
                 put[now] = said(value)
                 made = checkpoint({"v": value}, {"v": now}, name(now))
-                await uniform.put(
-                    config(THREAD, "", name(now - writers)), made, {"run_id": f"r{number % 3}"}, {"v": now}
-                )
+                parent = config(THREAD, "", name(now - writers))
+                await uniform.put(parent, made, {"run_id": f"r{number % 3}"}, {"v": now})
                 found = await uniforms[turn % len(uniforms)].get_tuple(config())
                 if found is not None:
                     assert said(found.checkpoint["channel_values"]["v"]) == put[int(found.checkpoint["id"][1:])]
@@ -497,9 +496,7 @@ class Machine(RuleBasedStateMachine):
         return self.loop.run_until_complete(getattr(self.uniforms[which], method)(*args, **kwargs))
 
     def values(self, thread: str, number: int) -> dict[str, Any]:
-        return {
-            channel: self.blobs[thread][channel, one] for channel, one in self.checkpoints[thread][number][0].items()
-        }
+        return {pair[0]: self.blobs[thread][pair] for pair in self.checkpoints[thread][number][0].items()}
 
     def sweep(self, thread: str) -> None:
         held = {pair for versions, _ in self.checkpoints[thread].values() for pair in versions.items()}
@@ -515,12 +512,11 @@ class Machine(RuleBasedStateMachine):
         for channel in data.draw(st.sampled_from([("v",), ("v", "w"), ("w",), ("v", "n")])):
             new[channel] = versions[channel] = next(self.versions)
             held[channel] = edited(held.get(channel), data.draw(st.integers(0, 10**6)))
-        self.store(
-            thread, which, next(self.next), parent, versions, held, new, data.draw(st.sampled_from(["r1", "r2"]))
-        )
+        run = data.draw(st.sampled_from(["r1", "r2"]))
+        self.store(thread, which, next(self.next), parent, versions, held, new, run)
 
     def store(
-        self, thread: str, which: int, number: int, parent: int | None, versions: Any, held: Any, new: Any, run: str
+        self, thread: str, which: int, number: int, parent: Any, versions: Any, held: Any, new: Any, run: str
     ) -> None:
         made = checkpoint(copy.deepcopy(held), versions, name(number))
         where = config(thread, "", name(parent) if parent is not None else None)
@@ -539,10 +535,8 @@ class Machine(RuleBasedStateMachine):
             return
         number = data.draw(st.sampled_from(list(there)))
         versions, run = there[number]
-        held = {
-            channel: edited(one, data.draw(st.integers(0, 10**6)))
-            for channel, one in self.values(thread, number).items()
-        }
+        seeds = st.integers(0, 10**6)
+        held = {channel: edited(one, data.draw(seeds)) for channel, one in self.values(thread, number).items()}
         self.store(thread, which, number, None, versions, held, versions, run)
 
     @rule(thread=st.sampled_from("ab"), which=st.integers(0, 2), how=st.sampled_from(["delete_thread", "evict"]))
@@ -580,9 +574,8 @@ class Machine(RuleBasedStateMachine):
         source, into = pair
         self.do(which, "copy_thread", source, into)
         if self.checkpoints[source]:
-            self.checkpoints[into] = {
-                number: (dict(one), "nobody's") for number, (one, _) in self.checkpoints[source].items()
-            }
+            there = self.checkpoints[source].items()
+            self.checkpoints[into] = {number: (dict(one), "nobody's") for number, (one, _) in there}
             self.blobs[into] = dict(self.blobs[source])
 
     @rule(which=st.integers(0, 2), keeps=st.booleans())
@@ -642,9 +635,8 @@ def edited(value: Any, seed: int) -> Any:
     """Return a value near another one: mostly a long list or dict."""
     chance = random.Random(seed)
     if not isinstance(value, list | dict) or chance.random() < 0.05:
-        return chance.choice(
-            [texts(60, seed % 3), texts(30, seed % 3), FILES, [], texts(1), "short", None, list(range(3000))]
-        )
+        long = texts(60, seed % 3)
+        return chance.choice([long, long[:30], FILES, [], texts(1), "short", None, list(range(3000))])
     if isinstance(value, dict):
         found = dict(value)
         for _ in range(chance.randrange(3)):
@@ -1124,14 +1116,12 @@ async def test_headers_are_short(target: Target, channels: int, nodes: int, most
     uniform = target.uniform()
     names_of = [f"branch:to:a node with a name {n}" for n in range(channels)]
     for step in range(3):
-        versions = {
-            channel: uniform.saver.get_next_version(f"{step + n:032}.0", None) for n, channel in enumerate(names_of)
-        }
+        new_version = uniform.saver.get_next_version
+        versions = {channel: new_version(f"{step + n:032}.0", None) for n, channel in enumerate(names_of)}
         made = checkpoint(dict.fromkeys(names_of[:2], "x"), versions)
         made["versions_seen"] = {"__input__": {}, **{f"a node with a name {n}": dict(versions) for n in range(nodes)}}
-        await uniform.put(
-            config(), made, {"source": "loop", "step": step, "parents": {}, "thread_id": THREAD}, versions
-        )
+        metadata = {"source": "loop", "step": step, "parents": {}, "thread_id": THREAD}
+        await uniform.put(config(), made, metadata, versions)
         found = await target.uniform().get_tuple(config(THREAD, "", made["id"]))
         assert found.checkpoint["versions_seen"] == made["versions_seen"]
     assert max(len(value) for field, value in fields_of(target).items() if field[:1] == b"c") <= most

@@ -52,10 +52,8 @@ async def threaded(uniform: Uniform, text: str = "planted") -> dict[str, Any]:
     where, long = config(), [Marker(f"{text} {number}" * 99) for number in range(9)]
     for number in ("1", "2"):
         values = {"n": Marker(text), "long": [*long, number]}
-        versions, metadata = (
-            dict.fromkeys(values, number),
-            {"source": "loop", "step": int(number), "mine": Marker(text)},
-        )
+        versions = dict.fromkeys(values, number)
+        metadata = {"source": "loop", "step": int(number), "mine": Marker(text)}
         where = await put(uniform, where, values, checkpoint_id=number, versions=versions, metadata=metadata)
         await uniform.put_writes(where, [("n", Marker(text)), ("n", "text")], "task")
         await uniform.put_writes(where, [(INTERRUPT, [Marker(text)])], "task")
@@ -295,9 +293,8 @@ def test_a_migration_of_items_makes_nothing(target: Target, tmp_path: Path) -> N
     made.clear()
     url = f"file:{tmp_path / 'items'}"
     for source, into in ((target.url, url), (url, target.url)):
-        of_one, of_two = (
-            {"prefix": target.prefix + end} if where != url else {} for where, end in ((source, ""), (into, "x"))
-        )
+        ends = (source, ""), (into, "x")
+        of_one, of_two = ({"prefix": target.prefix + end} if where != url else {} for where, end in ends)
         with opened_store(source, target=False, **of_one) as one, opened_store(into, target=True, **of_two) as two:
             assert migrate_items(one, two).written == 1
     assert made == []

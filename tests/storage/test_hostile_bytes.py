@@ -506,9 +506,8 @@ async def test_a_call_over_a_limit_is_refused_before_anything_is_sent(
 
 
 @pytest.mark.parametrize("target_name", ["fakeredis"])
-async def test_fixed_limits_are_enforced(target: Target) -> None:
+async def test_fixed_limits_are_enforced(saver: Uniform) -> None:
     """Other tests replace them by lower numbers."""
-    saver = target.uniform()
     stored = await put_one(saver, {"a": 1})
     with pytest.raises(LimitExceeded, match=r"10,001 writes; the limit is 10,000\..*Store less in one call"):
         await saver.put_writes(stored, [("a", 1)] * 10_001, "task")
@@ -730,9 +729,7 @@ def test_a_request_for_a_value_that_put_lacks_raises_decode_error(target: Target
 
 
 @pytest.mark.parametrize("target_name", ["redis62"])
-async def test_a_page_of_a_history_ends_after_many_bytes(
-    saver: Uniform, target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_page_of_a_history_ends_after_many_bytes(saver: Uniform, target: Target, monkeypatch: Any) -> None:
     monkeypatch.setattr(delta, "BYTES_PER_PAGE", 10_000)
     where = config()
     for step in range(8):

@@ -177,9 +177,7 @@ def test_a_file_that_cannot_be_used_changes_nothing(
     assert keys.wrap(b"d" * 32, CONTEXT, None).key_id == "other"
 
 
-def test_keys_that_are_gone_stay_until_the_file_is_stable(
-    alone: File, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_keys_that_are_gone_stay_until_the_file_is_stable(alone: File, clock: Clock, caplog: Any) -> None:
     caplog.set_level("WARNING", "redis_saver.storage")
     keysets._LOG._throttle._passed.clear()
     alone.write(text_of("old", "tenant/1"))

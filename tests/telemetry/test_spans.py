@@ -145,9 +145,8 @@ async def test_a_shared_pipeline_has_a_trace_of_its_own(target_name: str, spans:
     await client.aclose()
 
 
-async def test_the_span_of_a_failed_call_has_the_error_type(target: Target, spans: Spans) -> None:
+async def test_the_span_of_a_failed_call_has_the_error_type(saver: Uniform, spans: Spans) -> None:
     """The error's text is left out."""
-    saver = target.uniform()
     instrument(saver.saver, tracer_provider=spans.provider)
     fail(saver.saver, ConnectionResetError("secret"))
     with pytest.raises(ConnectionResetError):
@@ -160,8 +159,7 @@ async def test_the_span_of_a_failed_call_has_the_error_type(target: Target, span
 
 
 @pytest.mark.parametrize("tiers", [False, True])
-async def test_threads_are_named_only_on_request(target: Target, spans: Spans, tiers: bool) -> None:
-    saver = target.uniform()
+async def test_threads_are_named_only_on_request(saver: Uniform, spans: Spans, tiers: bool) -> None:
     saver = over(saver, InMemorySaver()) if tiers else saver
     instrument(saver.saver, tracer_provider=spans.provider, thread_ids=True)
     for name in ("a}:b", "", "%", "ä\n"):
@@ -186,8 +184,7 @@ async def test_two_providers_both_get_spans(target: Target, spans: Spans) -> Non
     other.provider.shutdown()
 
 
-async def test_slow_calls_are_logged(target: Target, caplog: pytest.LogCaptureFixture) -> None:
-    saver = target.uniform()
+async def test_slow_calls_are_logged(saver: Uniform, caplog: pytest.LogCaptureFixture) -> None:
     log_slow_calls(saver.saver, 0)
     where = await put(saver, config("secret"), {"a": "secret"})
     log_slow_calls(saver.saver, 3600)
@@ -225,9 +222,7 @@ class SlowKeys(Keyset):
 
 
 @pytest.mark.parametrize("slow", ["cold", "Redis", "the provider of keys"])
-async def test_a_slow_call_over_two_tiers_names_what_was_slow(
-    target: Target, slow: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_slow_call_over_two_tiers_names_what_was_slow(target: Target, slow: str, caplog: Any) -> None:
     keys = Encryption(SlowKeys({"a": b"k" * 32})) if slow == "the provider of keys" else None
     hot, cold = target.uniform(encryption=keys) if keys else target.uniform(), InMemorySaver()
     saver = over(hot, cold)
@@ -280,9 +275,7 @@ def unthrottled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redis_saver._common.logs.SECONDS", 0.0)
 
 
-async def test_values_sent_again_after_a_loss_are_logged(
-    target: Target, caplog: pytest.LogCaptureFixture, unthrottled: None
-) -> None:
+async def test_values_sent_again_after_a_loss_are_logged(target: Target, caplog: Any, unthrottled: None) -> None:
     caplog.set_level(logging.INFO, "redis_saver")
     saver = target.uniform()
     texts = {"a": [f"secret text {number} " * 20 for number in range(20)]}
@@ -295,9 +288,7 @@ async def test_values_sent_again_after_a_loss_are_logged(
     assert "secret" not in caplog.text
 
 
-async def test_repairs_of_hot_are_logged_and_counted(
-    target: Target, caplog: pytest.LogCaptureFixture, unthrottled: None
-) -> None:
+async def test_repairs_of_hot_are_logged_and_counted(target: Target, caplog: Any, unthrottled: None) -> None:
     both = over(target.uniform(), InMemorySaver())
     last = (await chain(both, "t", 2))[-1]
     await both.get_tuple(last)  # fills hot
@@ -308,9 +299,7 @@ async def test_repairs_of_hot_are_logged_and_counted(
     assert record.levelname == "WARNING" and "thread 't' was damaged in hot" in record.getMessage()
 
 
-async def test_decode_errors_are_logged_without_the_value(
-    target_name: str, caplog: pytest.LogCaptureFixture, unthrottled: None
-) -> None:
+async def test_decode_errors_are_logged_without_the_value(target_name: str, caplog: Any, unthrottled: None) -> None:
     client, cold = connect("memory://", asynchronous=False), InMemorySaver()
     where = await put(Uniform(TieredSaver(RedisSaver(client), cold)), config("t"), {"a": "hunter2"})
     tiers = TieredSaver(RedisSaver(client, serde=Quoting()), cold)
@@ -339,9 +328,7 @@ async def test_records_refused_by_cold_are_logged_without_their_data(
     assert "cold refused a record of thread 't'" in caplog.text and "hunter2" not in caplog.text
 
 
-async def test_repairs_of_the_hot_store_are_logged(
-    target: Target, caplog: pytest.LogCaptureFixture, unthrottled: None
-) -> None:
+async def test_repairs_of_the_hot_store_are_logged(target: Target, caplog: Any, unthrottled: None) -> None:
     kind: Any = AsyncTieredStore if target.flavour == "async" else TieredStore
     store = Uniform(kind(target.store().saver, InMemoryStore()))
     await store.put(("m", "user"), "k", {"a": "secret value"})
@@ -373,9 +360,8 @@ async def test_calls_of_a_failed_pipeline_are_sent_alone_and_logged(
         found = await asyncio.gather(saver.get_tuple(where), saver.get_tuple(where))
     assert all(found)
     assert saver.saver.stats().retries == before.retries + 2
-    assert caplog.messages == [
-        "a pipeline of 2 calls failed; each is sent again: ConnectionError: Connection closed by server."
-    ]
+    (line,) = caplog.messages
+    assert line == "a pipeline of 2 calls failed; each is sent again: ConnectionError: Connection closed by server."
 
 
 def test_each_package_has_one_logger_named_in_the_docs(target_name: str) -> None:

@@ -117,10 +117,8 @@ def test_every_field_has_an_instrument(stats: Any) -> None:
 
 async def test_exported_counts_match_real_operations(meters: Meters) -> None:
     hot = AsyncRedisSaver(connect("memory://", asynchronous=True))
-    for saver in (
-        tiered(mode="write-behind", flusher=False),
-        AsyncTieredSaver(hot, InMemorySaver(), mode="write-behind", flusher=False),
-    ):
+    behind: Any = {"mode": "write-behind", "flusher": False}
+    for saver in (tiered(**behind), AsyncTieredSaver(hot, InMemorySaver(), **behind)):
         name = type(saver).__name__
         instrument(saver, meters.provider, {"kind": name})
         uniform = Uniform(saver)
