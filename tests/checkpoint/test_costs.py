@@ -114,8 +114,7 @@ async def test_a_thread_of_any_size_has_two_keys(target: Target, saver: Uniform)
 
 async def test_each_channel_version_is_stored_once(target: Target, saver: Uniform) -> None:
     data = saver.saver._context.keyspace.keys("t").data_key
-    made = checkpoint({"big": "x" * 100_000, "n": 1})
-    where = await saver.put(config("t"), made, {}, made["channel_versions"])
+    where = await put(saver, config("t"), {"big": "x" * 100_000, "n": 1})
     traffic = Traffic(target)
     for step in range(2, 12):
         made = checkpoint({"big": "x" * 100_000, "n": step}, {"big": "1", "n": f"{step}"})

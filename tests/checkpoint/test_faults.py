@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import redis
-from tests.support.factories import checkpoint, config, ids
+from tests.support.factories import checkpoint, config, ids, put
 from tests.support.growing import Step, grow, keys, name, outcome, values
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.memory import InMemorySaver
@@ -211,7 +211,7 @@ async def test_acknowledged_writes_survive_a_crash(start: Any, flavour: str, pro
     server, target = start(flavour, *DURABLE, program=program)
     uniform = target.uniform(client=target.client(retry=None))
     parents: dict[int, int | None] = {}
-    put: list[int] = []
+    acknowledged: list[int] = []
     written: list[int] = []
 
     async def write_to(number: int) -> None:
@@ -220,9 +220,9 @@ async def test_acknowledged_writes_survive_a_crash(start: Any, flavour: str, pro
     async def write(enough: threading.Event, size: int) -> None:
         while True:
             number = len(parents) + 1
-            parents[number] = put[-1] if put else None
+            parents[number] = acknowledged[-1] if acknowledged else None
             await grow(uniform, number, parents[number])
-            put.append(number)
+            acknowledged.append(number)
             await write_to(number)
             written.append(number)
             if len(written) >= size:
@@ -243,7 +243,7 @@ async def test_acknowledged_writes_survive_a_crash(start: Any, flavour: str, pro
 
         found = {int(one.checkpoint["id"][1:]): one for one in await uniform.list(config())}
         assert list(found) == sorted(found, reverse=True)
-        assert set(put) <= set(found) <= set(parents)
+        assert set(acknowledged) <= set(found) <= set(parents)
         assert (await uniform.get_tuple(config())).checkpoint["id"] == name(max(found))
         for number, one in found.items():
             assert one.checkpoint["channel_values"] == values(number)
@@ -254,7 +254,7 @@ async def test_acknowledged_writes_survive_a_crash(start: Any, flavour: str, pro
         # Unacknowledged writes are sent again. A server may have applied a part of one: see the next test.
         for number in parents.keys() - found.keys():
             await grow(uniform, number, parents[number])
-        for number in set(put) - set(written):
+        for number in set(acknowledged) - set(written):
             await write_to(number)
         check_sound(target)
 
@@ -274,18 +274,14 @@ def logged(server: Server) -> list[list[bytes]]:
     return [command for command in found if command[0].upper() not in (b"SELECT", b"MULTI", b"EXEC")]
 
 
-async def make_many(uniform: Uniform, number: int, parent: int) -> None:
-    """Put a checkpoint whose values take more than one command to store."""
-    made = checkpoint({f"v{n}": n for n in range(600)}, checkpoint_id=name(number))
-    await uniform.put(config(checkpoint_id=name(parent)), made, {}, made["channel_versions"])
-
-
+MANY = {f"v{n}": n for n in range(600)}
+"""Values that take more than one command to store."""
 MORE: dict[str, Step] = {
     "put with more values": lambda uniform: grow(uniform, 9, 4, constant=9),
     "more writes of a task": lambda uniform: uniform.put_writes(
         AT_4, [("n", 4), ("__interrupt__", "really?"), ("constant", [4]), ("m", 1)], "task 4"
     ),
-    "put of many values": lambda uniform: make_many(uniform, 9, 4),
+    "put of many values": lambda uniform: put(uniform, AT_4, MANY, checkpoint_id=name(9)),
     "a thread that begins": lambda uniform: grow(uniform, 1, thread="new"),
     "writes of a thread that begins": lambda uniform: uniform.put_writes(
         config("new", checkpoint_id=name(1)), [("n", 1)], "task"
@@ -561,31 +557,26 @@ async def test_a_missing_key_raises_thread_damaged(target: Target, half: str) ->
     await check_refused(target, ALL, ThreadDamaged, evicted.decode(), "delete_thread")
 
 
-@pytest.mark.parametrize("half", HALVES)
-async def test_a_thread_with_a_missing_key_can_be_deleted_and_recreated(target: Target, half: str) -> None:
-    uniform = target.uniform()
-    await furnish(uniform)
-    target.raw.delete(keys(target)[half])
-    await uniform.delete_thread("thread")
-    assert target.keys() == sorted(keys(target, "other").values())
-    assert await uniform.get_tuple(config()) is None
-    await grow(uniform, 5, 4)
-    assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == values(5)
-
-
 @pytest.mark.parametrize("thread", ["a\0b", "a\r\n+OK\r\nb", "\ud800", "%7B{}*?[x", ""])
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.by_turns
-async def test_a_missing_key_of_any_thread_name_raises_thread_damaged(target: Target, thread: str, half: str) -> None:
+async def test_a_thread_of_any_name_with_a_missing_key_can_be_recreated(target: Target, thread: str, half: str) -> None:
+    """All else raises `ThreadDamaged`."""
     uniform = target.uniform()
     await grow(uniform, 1, thread=thread)
+    await grow(uniform, 2, 1, thread=thread, ns="sub|1")
     await grow(uniform, 1)
     target.raw.delete(keys(target, thread)[half])
     with pytest.raises(ThreadDamaged, match=f"}}:{half}"):
         await uniform.get_tuple(config(thread))
     with pytest.raises(ThreadDamaged):
         await uniform.list(config(thread))
-    assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == values(1)
+    await uniform.delete_thread(thread)
+    assert target.keys() == sorted(keys(target).values())
+    assert await uniform.get_tuple(config(thread)) is None
+    await grow(uniform, 5, 4, thread=thread)
+    for each, number in ((thread, 5), ("thread", 1)):
+        assert (await uniform.get_tuple(config(each))).checkpoint["channel_values"] == values(number)
 
 
 def blob(channel: str, number: int) -> bytes:

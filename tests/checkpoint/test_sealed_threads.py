@@ -273,9 +273,7 @@ async def test_lost_replies_of_the_first_put(target: Target, proxy: Proxy) -> No
     for marker in (b"HGET", b"EVALSHA"):
         away = through(proxy, target, retries=1, encryption=encryption())
         proxy.lose_reply(marker)
-        made = checkpoint({"n": 1, "long": LONG})
-        await away.put(config(), made, {}, made["channel_versions"])
-        await away.put_writes(config(checkpoint_id=made["id"]), [("n", 1)], "task")
+        await away.put_writes(await put(away, config(), {"n": 1, "long": LONG}), [("n", 1)], "task")
         assert proxy.lost == 1
         saved = await saver(target).get_tuple(config())
         assert saved.checkpoint["channel_values"] == {"n": 1, "long": LONG}

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from tests.support import factories
 from tests.support.caching import cache_of
 from tests.support.factories import checkpoint, config
 from tests.support.uniform import KEYS, Target, Uniform, encryption
@@ -75,8 +76,7 @@ class Slow(Keyset):
 
 
 async def put(uniform: Uniform, values: Any, where: Any = None) -> Any:
-    saved = checkpoint(values)
-    return await uniform.put(where or config(), saved, {}, saved["channel_versions"])
+    return await factories.put(uniform, where or config(), values)
 
 
 async def at_once(uniform: Uniform, number: int = READERS) -> list[Any]:

@@ -21,7 +21,7 @@ import pytest
 import redis
 from tests.support import seeds
 import zstandard
-from tests.support.factories import checkpoint, config
+from tests.support.factories import checkpoint, config, put
 from tests.support.hostile import OF_STORED_BYTES, PREFIX, SECONDS, WHERE, attempt, changed_bytes, changed_reply
 from tests.support.hostile import furnish, noted, sealed, watched
 from langgraph.checkpoint.memory import InMemorySaver
@@ -203,11 +203,6 @@ def value_field(channel: str, version: str = "1", ns: str = "") -> bytes:
     return names.blob(ns, names.entry(channel, version))
 
 
-async def put_one(uniform: Uniform, values: dict[str, Any], **more: Any) -> dict[str, Any]:
-    made = checkpoint(values, **more)
-    return await uniform.put(config(), made, {"step": 1}, made["channel_versions"])
-
-
 def bomb(size: int) -> bytes:
     """Return a zstd frame that unfolds to `size` zeros, and says so."""
     pressed = zstandard.ZstdCompressor().compressobj(size=size)
@@ -236,7 +231,7 @@ def test_a_zstd_frame_is_not_decompressed_beyond_the_limit() -> None:
 
 @pytest.mark.parametrize("where", ["value", "write", "chunk"])
 async def test_a_small_zstd_frame_does_not_become_gigabytes(saver: Uniform, target: Target, where: str) -> None:
-    stored = await put_one(saver, {"a": "x" * 10, "n": ["t" * 600] * 20})
+    stored = await put(saver, config(), {"a": "x" * 10, "n": ["t" * 600] * 20})
     await saver.put_writes(stored, [("a", 1)], "task")
     frame = bomb(2**28)
     assert len(frame) < 100_000
@@ -259,7 +254,7 @@ TREES = {"chunks": (1000, 100, 6), "value_bytes": (500_000, 20_000, 1), "depth":
 @pytest.mark.parametrize("limit", TREES)
 async def test_a_tree_of_chunk_lists_hits_a_limit(saver: Uniform, target: Target, limit: str) -> None:
     """The server reads each chunk once, as does a prune."""
-    await put_one(saver, {"n": ["t" * 600] * 20, "a": 1})
+    await put(saver, config(), {"n": ["t" * 600] * 20, "a": 1})
     size, width, levels = TREES[limit]
     below, fields = digest(b"x" * size), {b"p" + digest(b"x" * size): b"x" * size}
     for level in range(levels):
@@ -277,7 +272,7 @@ async def test_a_tree_of_chunk_lists_hits_a_limit(saver: Uniform, target: Target
 
 
 async def test_a_channel_named_twice_raises_thread_damaged(saver: Uniform, target: Target) -> None:
-    stored = await put_one(saver, {"a": "x" * 1000, "b": 1})
+    stored = await put(saver, config(), {"a": "x" * 1000, "b": 1})
     header = names.checkpoint("", stored["configurable"]["checkpoint_id"])
     chunks = framing.unpack(target.raw.hget(data_of(target), header))
     named = b"a\0a\0node\0"
@@ -353,7 +348,7 @@ async def test_a_value_nested_too_deep_is_refused(saver: Uniform, target: Target
     for _ in range(3000):
         value = [value]
     with pytest.raises(EncodeError, match="channel 'a'"):
-        await put_one(saver, {"a": value})
+        await put(saver, config(), {"a": value})
     assert target.keys() == []
 
 
@@ -418,13 +413,13 @@ def test_changed_stored_bytes_give_a_value_or_an_error(target: Target, seed: int
 
 
 async def test_a_script_refuses_damaged_bytes_before_it_writes(saver: Uniform, target: Target) -> None:
-    stored = await put_one(saver, {"a": 1})
+    stored = await put(saver, config(), {"a": 1})
     keys = Keyspace(target.prefix).keys("thread")
     for damage in ({b"@ttl": b"soon"}, {b"@deferred_ttl": b"x" * 9}, {b"@state": b"9" * 40 + b" 1 1 1"}):
         target.raw.hset(keys.data_key, mapping=damage)
         before = target.raw.hgetall(keys.data_key), target.raw.zrange(keys.index_key, 0, -1)
         for call in (
-            lambda: put_one(saver, {"a": 2}),
+            lambda: put(saver, config(), {"a": 2}),
             lambda: saver.put_writes(stored, [("a", 1)], "t"),
             lambda: saver.get_tuple(config()),
         ):
@@ -433,7 +428,7 @@ async def test_a_script_refuses_damaged_bytes_before_it_writes(saver: Uniform, t
         assert before == (target.raw.hgetall(keys.data_key), target.raw.zrange(keys.index_key, 0, -1))
         target.raw.hdel(keys.data_key, b"@ttl", b"@deferred_ttl")
     target.raw.delete(*keys)
-    await put_one(saver, {"a": 1})
+    await put(saver, config(), {"a": 1})
     target.raw.zadd(keys.index_key, {b"c\0\xff": 0})
     with pytest.raises(ThreadDamaged, match="delete_thread"):
         await saver.list(config())
@@ -490,7 +485,7 @@ async def test_a_call_over_a_limit_is_refused_before_anything_is_sent(
 ) -> None:
     limit, call = TOO_MUCH[what]
     small, large = target.uniform(limits=LIMITS), target.uniform()
-    where = await put_one(small, {"a": 1})
+    where = await put(small, config(), {"a": 1})
     keys, holds = target.keys(), target.raw.hgetall(data_of(target))
     commands = target.raw.info("stats")["total_commands_processed"]
     remedy = r"Store less in one call" if limit in FIXED else rf"limits=Limits\({limit}=\d+\)"
@@ -508,18 +503,18 @@ async def test_a_call_over_a_limit_is_refused_before_anything_is_sent(
 @pytest.mark.parametrize("target_name", ["fakeredis"])
 async def test_fixed_limits_are_enforced(saver: Uniform) -> None:
     """Other tests replace them by lower numbers."""
-    stored = await put_one(saver, {"a": 1})
+    stored = await put(saver, config(), {"a": 1})
     with pytest.raises(LimitExceeded, match=r"10,001 writes; the limit is 10,000\..*Store less in one call"):
         await saver.put_writes(stored, [("a", 1)] * 10_001, "task")
     values = {f"c{number}": 1 for number in range(10_001)}
     with pytest.raises(LimitExceeded, match=r"10,001 channels; the limit is 10,000\..*Store less in one call"):
-        await put_one(saver, values)
+        await put(saver, config(), values)
     with pytest.raises(TypeError, match="channels"):
         Limits(channels=20_000)  # type: ignore[call-arg]
 
 
 async def test_data_over_a_smaller_limit_is_not_called_damaged(saver: Uniform, target: Target) -> None:
-    await put_one(saver, {"a": [f"{n:0600}" for n in range(30)], "n": 1})
+    await put(saver, config(), {"a": [f"{n:0600}" for n in range(30)], "n": 1})
     small = target.uniform(limits=Limits(value_bytes=10_000))
     with pytest.raises(LimitExceeded, match=r"limits=Limits\(value_bytes=") as raised:
         await small.get_tuple(config())
