@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from tests.support.factories import checkpoint, config
-from langgraph.checkpoint.base import INTERRUPT
 from tests.support.sharing import key_of
 from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import asked, noted, script_of
@@ -70,18 +69,6 @@ async def test_warm_calls_run_few_commands(target: Target) -> None:
     assert commands(target) == {"evalsha": 1, "zscore": 1, "hmget": 2, "zrevrangebylex": 1, "zrangebylex": 1}
 
 
-async def test_a_reader_gets_what_another_saver_put(target: Target) -> None:
-    """The newest checkpoint is not the one that the reader expects."""
-    reader, writer = target.uniform(), target.uniform()
-    where = await chat(reader)
-    await reader.get_tuple(config())
-    await turn(writer, where, 30)
-    found = await reader.get_tuple(config())
-    assert found.checkpoint["channel_values"] == {"messages": MESSAGES[:30], "n": 30}
-    found = await reader.get_tuple(where)
-    assert found.checkpoint["channel_values"] == {"messages": MESSAGES[:20], "n": 20}
-
-
 async def test_an_expected_checkpoint_is_read_after_its_chunks_were_forgotten(saver: Uniform) -> None:
     """The reader still knows the checkpoint's version table, but no longer the chunks of its value."""
     where = await chat(saver)
@@ -124,16 +111,6 @@ async def test_a_checkpoint_put_again_with_other_versions_is_read_correctly(targ
         assert found.checkpoint["channel_values"] == values
         assert found.checkpoint["channel_versions"] == versions
         assert found.metadata["source"] == "fork"
-
-
-async def test_a_recreated_thread_is_read_correctly(target: Target) -> None:
-    reader, writer = target.uniform(), target.uniform()
-    await chat(reader)
-    await reader.get_tuple(config())
-    await writer.delete_thread("thread")
-    assert await reader.get_tuple(config()) is None
-    await writer.put(config(), checkpoint({"n": 0}, {"n": "1"}, "000020"), {}, {"n": "1"})
-    assert (await reader.get_tuple(config())).checkpoint["channel_values"] == {"n": 0}
 
 
 @pytest.mark.parametrize("gone", [b"b\0messages\0", b"b\0n\0", b"c\x00000020\0"])
@@ -202,17 +179,6 @@ async def test_readers_see_a_value_stored_later_for_the_same_version(target: Tar
     assert (await saver.get_tuple(config())).checkpoint["channel_values"] == {"n": 1}
     await other.put(config(), checkpoint({"n": 1, "late": "it"}, versions, "1"), {}, versions)
     assert (await saver.get_tuple(config())).checkpoint["channel_values"] == {"n": 1, "late": "it"}
-
-
-async def test_a_task_can_write_more_than_once(saver: Uniform) -> None:
-    where = await chat(saver)
-    await saver.put_writes(where, [("n", 1)], "a task")
-    await saver.put_writes(where, [("n", 2), ("more", 3)], "a task")
-    await saver.put_writes(where, [(INTERRUPT, "?")], "a task")
-    await saver.put_writes(where, [(INTERRUPT, "!")], "a task")
-    writes = (await saver.get_tuple(config())).pending_writes
-    assert sorted(writes) == [("a task", INTERRUPT, "!"), ("a task", "more", 3), ("a task", "n", 1)]
-    assert (await saver.check("thread")).sound
 
 
 async def test_a_put_sent_twice_counts_once(saver: Uniform) -> None:
