@@ -138,9 +138,15 @@ class Battlefield:
     def _apply(self, pipeline: Any, thread: str, fields: dict[bytes, bytes | None], members: dict[bytes, bool]) -> None:
         key = f"{self.prefix}:{{{thread}}}:"
         for field, stored in fields.items():
-            pipeline.hdel(key + "data", field) if stored is None else pipeline.hset(key + "data", field, stored)
+            if stored is None:
+                pipeline.hdel(key + "data", field)
+            else:
+                pipeline.hset(key + "data", field, stored)
         for member, is_there in members.items():
-            pipeline.zadd(key + "index", {member: 0}) if is_there else pipeline.zrem(key + "index", member)
+            if is_there:
+                pipeline.zadd(key + "index", {member: 0})
+            else:
+                pipeline.zrem(key + "index", member)
 
 
 # -- attacks

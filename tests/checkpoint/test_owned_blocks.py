@@ -121,8 +121,10 @@ async def test_cancelling_a_block_while_it_begins_releases_the_thread(target: Ta
         taken.set()
         await asyncio.Event().wait()
 
-    after_take = lambda request: stuck if script_of(request) is scripts.TAKE_OWNERSHIP else None
-    Meanwhile(uniform.saver, lambda _: None, after_take)
+    def after(request: Any) -> Any:
+        return stuck if script_of(request) is scripts.TAKE_OWNERSHIP else None
+
+    Meanwhile(uniform.saver, lambda _: None, after)
 
     async def enter() -> None:
         async with AsyncExitStack() as stack:

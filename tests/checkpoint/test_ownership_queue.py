@@ -116,7 +116,8 @@ def simulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulation]:
 
 def of_processes(target: Target, how_many: int) -> Callable[[], Uniform]:
     """Return savers in turn, as if each were in its own process."""
-    savers, turns = [target.uniform() for _ in range(how_many)], count()
+    client, turns = target.client(), count()
+    savers = [target.uniform(client=client) for _ in range(how_many)]
     return lambda: savers[next(turns) % how_many]
 
 
@@ -191,7 +192,8 @@ async def test_a_dead_waiter_is_passed_over(target: Target, simulation: Simulati
 async def test_a_dead_waiter_counts_for_less_than_a_second(target: Target) -> None:
     uniform = target.uniform()
     async with owning(uniform):
-        waiters = [taken(target.uniform(), f"{number:016x}") for number in range(40)]
+        saver = of_processes(target, 40)
+        waiters = [taken(saver(), f"{number:016x}") for number in range(40)]
         for waiter in waiters:
             waiter.send(await asked(uniform, next(waiter)))
         milliseconds = target.raw.pttl(waiters_key(target))
@@ -458,7 +460,8 @@ async def test_a_damaged_reply_to_a_poll_raises_decode_error(target: Target, rep
 @pytest.mark.parametrize("target_name", ["fakeredis"])
 def test_garbage_collected_waiters_leave_the_line(target: Target) -> None:
     uniform = target.uniform()
-    next(waiter := taken(uniform, "a" * 16))
+    waiter = taken(uniform, "a" * 16)
+    next(waiter)
     waiter.send([0, b"", 10, b"1"])
     assert in_line(uniform)
     del waiter

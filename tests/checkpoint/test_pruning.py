@@ -234,7 +234,7 @@ async def test_writes_of_a_recent_checkpoint_are_not_strays(saver: Uniform) -> N
 
 @pytest.mark.parametrize("flavour", ["sync"])
 async def test_a_dry_run_during_writes_counts_each_checkpoint_once(target: Target) -> None:
-    await chain(target.uniform(), "t", 400)
+    await chain(target.uniform(), "t", 150)
     saver = target.blocking()
 
     def put_before(removal: int) -> None:
@@ -243,7 +243,7 @@ async def test_a_dry_run_during_writes_counts_each_checkpoint_once(target: Targe
 
     before_each(saver, scripts.REMOVE, put_before)
     dry = saver._driver.run(pruning.prune(saver._context, ["t"], Retention(), True))
-    assert dry.checkpoints == 399
+    assert dry.checkpoints == 149
 
 
 async def calls(saver: Uniform, length: int, each: int = 2) -> list[str]:

@@ -541,14 +541,16 @@ async def test_threads_of_any_name_are_independent(saver: Uniform, target: Targe
 async def test_savers_see_only_threads_of_their_prefix(target: Target) -> None:
     """Prefixes may have any characters."""
     prefixes = [target.prefix + end for end in ("", "*", "?", "[a]", "a", "\\", ":", ":x", "^", "é", "\0", "%", "**")]
+    client = target.client()
     for prefix in prefixes:
-        await put(target.uniform(prefix=prefix), config(prefix), {"n": 1})
+        await put(target.uniform(prefix=prefix, client=client), config(prefix), {"n": 1})
     for prefix in prefixes:
-        uniform = target.uniform(prefix=prefix)
+        uniform = target.uniform(prefix=prefix, client=client)
         assert [one.thread_id for one in await uniform.threads()] == [prefix]
         assert [one.config["configurable"]["thread_id"] for one in await uniform.list(None)] == [prefix]
-    await target.uniform(prefix=prefixes[1]).delete_thread(prefixes[1])
-    assert [len(await target.uniform(prefix=prefix).threads()) for prefix in prefixes] == [1, 0, *[1] * 11]
+    await target.uniform(prefix=prefixes[1], client=client).delete_thread(prefixes[1])
+    left = [len(await target.uniform(prefix=prefix, client=client).threads()) for prefix in prefixes]
+    assert left == [1, 0, *[1] * 11]
 
 
 async def test_namespaces_may_have_any_name(saver: Uniform) -> None:

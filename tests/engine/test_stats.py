@@ -338,8 +338,8 @@ async def test_cache_hits_and_misses_are_counted(target: Target) -> None:
 
 @pytest.mark.parametrize("target_name", ["redis"])
 async def test_tiers_count_calls_and_hot_counts_traffic(target: Target) -> None:
-    hot = (uniform := target.uniform()).saver
-    saver = over(uniform, InMemorySaver())
+    uniform = target.uniform()
+    hot, saver = uniform.saver, over(uniform, InMemorySaver())
     where = await put(saver, config(), {"a": 1})
     await saver.get_tuple(where)
     assert calls(saver.saver.stats()) == {"put": (1, 0), "get_tuple": (1, 0)}
