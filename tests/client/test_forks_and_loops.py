@@ -21,13 +21,16 @@ import fakeredis
 import pytest
 import redis
 import redis.asyncio
+import redis.asyncio.retry
 import redis.asyncio.sentinel
+import redis.retry
 import redis.sentinel
 import valkey
 import valkey.asyncio
 from forking import KINDS, checkpoint, config
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from redis.backoff import NoBackoff
 from tests.support.seeds import seed, targets
 from sentinels import sentinel  # noqa: F401
 from tests.support.servers import url_of
@@ -233,7 +236,9 @@ def client_of(name: str) -> Any:
         "blocking pool": lambda: ours.Redis.from_pool(
             ours.BlockingConnectionPool(**host, max_connections=3, timeout=7)
         ),
-        "cluster": lambda: ours.RedisCluster(**of_cluster, socket_timeout=3),
+        "cluster": lambda: ours.RedisCluster(
+            **of_cluster, socket_timeout=3, retry=ours.retry.Retry(NoBackoff(), 7), reinitialize_steps=9
+        ),
         "valkey": lambda: theirs.Valkey(**host, db=2),
         "valkey cluster": lambda: theirs.ValkeyCluster(**of_cluster),
         "fakeredis": lambda: embedded(server=fakeredis.FakeServer()),
@@ -247,6 +252,8 @@ def test_a_twin_has_the_same_settings_and_shares_nothing(flavour: str, kind: str
     one = client_of(flavour + kind)
     two = twin(one)
     assert type(two) is type(one)
+    if kind == "cluster":
+        assert (two.retry, two.reinitialize_steps) == (one.retry, 9)
     if hasattr(one, "connection_pool"):
         mine, theirs = one.connection_pool, two.connection_pool
         assert type(mine) is type(theirs)
