@@ -195,19 +195,20 @@ class _Family(NamedTuple):
     children: Sequence[Entry]
 
 
-@keyed()
+@keyed
 def writes(context: Context, thread: str, ns: str | None) -> Stream[WriteInfo]:
     """Stream the writes of a thread, newest checkpoint first."""
-    return _walk(context, thread, ns, _NOTHING, lambda family: [*_known(family), *_inferred(family)])
+    return _walk(_Reader(context, thread), ns, lambda family: [*_known(family), *_inferred(family)])
 
 
-@keyed()
+@keyed
 def channel_history(context: Context, thread: str, channel: str, ns: str) -> Stream[VersionInfo]:
     """Stream the versions of a channel, newest first."""
-    return _walk(context, thread, ns, names.component(channel), lambda family: list(_versions(family, channel)))
+    reader = _Reader(context, thread, names.component(channel))
+    return _walk(reader, ns, lambda family: list(_versions(family, channel)))
 
 
-@keyed()
+@keyed
 def entries(
     context: Context, thread: str, ns: str | None, before: str | None = None, longest: int = _NONE
 ) -> Stream[Entry]:
@@ -224,10 +225,10 @@ def entries(
     def describe(family: _Family) -> list[Entry]:
         return [family.parent] if family.parent else []
 
-    return _walk(context, thread, ns, _NOTHING, describe, before, longest)
+    return _walk(_Reader(context, thread, longest=longest), ns, describe, before)
 
 
-@keyed()
+@keyed
 def costs(context: Context, thread: str, longest: int = _NONE) -> Stream[tuple[Entry, Mapping[str, Size]]]:
     """Stream the checkpoints of a thread with the sizes of their values.
 
@@ -237,10 +238,10 @@ def costs(context: Context, thread: str, longest: int = _NONE) -> Stream[tuple[E
     def describe(family: _Family) -> list[tuple[Entry, Mapping[str, Size]]]:
         return [(child, _sizes(family.parent, child)) for child in family.children]
 
-    return _walk(context, thread, None, _EVERYTHING, describe, None, longest)
+    return _walk(_Reader(context, thread, _EVERYTHING, longest), None, describe)
 
 
-@keyed()
+@keyed
 def measured(
     context: Context, thread: str, address: config.Address, longest: int = _NONE
 ) -> Operation[tuple[Entry, Mapping[str, Size]] | None]:
@@ -249,24 +250,19 @@ def measured(
     Cost: one round trip, and a second one if another checkpoint lies between it and its parent.
     """
     ns, wanted = address.checkpoint_ns, address.checkpoint_id
-    keys, before = context.keyspace.keys(thread), f"{wanted}\0" if wanted else None  # the smallest greater id
-
-    def read(bounds: tuple[bytes, bytes], limit: int) -> Operation[list[Entry]]:
-        arguments = (*bounds, limit, reading.BYTES_PER_PAGE, _EVERYTHING, longest)
-        answer = yield Call(scripts.AUDIT, keys, arguments)
-        return [] if answer is None else _page(context, thread, answer, bounds[0], longest)[1]
-
-    found = yield from read(listing.bounds(ns, None, before), 2)
+    reader, before = _Reader(context, thread, _EVERYTHING, longest), f"{wanted}\0" if wanted else None
+    _, found = yield from reader.page(*listing.bounds(ns, None, before), 2)  # `before` is the smallest greater id
     if not found or wanted not in (None, found[0].id):
         return None
     here = found[0]
     parent = next((other for other in found[1:] if other.id == here.parent), None)
     if parent is None and here.parent:
-        parent = next(iter((yield from read(listing.bounds(ns, here.parent, None), 1))), None)
+        _, found = yield from reader.page(*listing.bounds(ns, here.parent, None), 1)
+        parent = found[0] if found else None
     return here, _sizes(parent, here)
 
 
-@keyed()
+@keyed
 def channel_value(context: Context, thread: str, address: config.Address, channel: str) -> Operation[Any]:
     """Read the value of a channel in a checkpoint. None if there is none. Cost: one round trip."""
     ns, checkpoint_id = names.component(address.checkpoint_ns), names.component(address.checkpoint_id or "")
@@ -276,28 +272,21 @@ def channel_value(context: Context, thread: str, address: config.Address, channe
 
 
 def _walk(
-    context: Context,
-    thread: str,
-    ns: str | None,
-    measured: bytes,
-    describe: Callable[[_Family], list[T]],
-    before: str | None = None,
-    longest: int = _NONE,
+    reader: _Reader, ns: str | None, describe: Callable[[_Family], list[T]], before: str | None = None
 ) -> Stream[T]:
     """Read all checkpoints, newest first, and describe each with its children.
 
     Children stay in memory until their parent arrives, one for each branch.
     """
-    keys, (upper, lower) = context.keyspace.keys(thread), listing.bounds(ns, None, before)
-    size, waiting = VERSIONS_PER_PAGE if measured else CHECKPOINTS_PER_PAGE, dict[tuple[str, str], list[Entry]]()
-    first = FIRST_VERSIONS if measured == _EVERYTHING else size
+    (upper, lower), waiting = listing.bounds(ns, None, before), dict[tuple[str, str], list[Entry]]()
+    size = VERSIONS_PER_PAGE if reader.measured else CHECKPOINTS_PER_PAGE
+    first = FIRST_VERSIONS if reader.measured == _EVERYTHING else size
     while upper > b"(":
-        answer = yield Call(scripts.AUDIT, keys, (upper, lower, first, reading.BYTES_PER_PAGE, measured, longest))
+        following, entries = yield from reader.page(upper, lower, first)
         first = min(2 * first, size)
-        if answer is None:  # if it was deleted just now, the waiting checkpoints may have had parents
+        if following is None:  # if it was deleted just now, the waiting checkpoints may have had parents
             return
-        following, entries = _page(context, thread, answer, upper, longest)
-        families = list(_families(waiting, (yield from _with_sends(context, thread, entries))))
+        families = list(_families(waiting, (yield from _with_sends(reader.context, reader.thread, entries))))
         yield Page([item for family in families for item in describe(family)])
         upper = b"(" + following
     rest = [_Family(None, [entry]) for children in waiting.values() for entry in children]
@@ -373,98 +362,98 @@ def _families(waiting: dict[tuple[str, str], list[Entry]], entries: Sequence[Ent
         yield from (_Family(None, [entry]) for entry in waiting.pop(parent))
 
 
-def _page(
-    context: Context, thread: str, answer: Sequence[Any], upper: bytes, longest: int
-) -> tuple[bytes, list[Entry]]:
-    """Decode a page of `lua/checkpoint/audit.lua`. Returns the next page's bound (empty at the end) and the entries."""
-    with decoding("a page of the checkpoints of thread {!r}", thread):
-        following, flat, of_chunks, of_values, *stored = answer
-        listing.check_next(following, upper, stored)
-        chunks = codec.as_chunks(context, flat, thread)
-        lengths = {field: len(chunk) for field, chunk in chunks.items()}
-        lengths |= {field: int(size) for field, size in _pairs(of_chunks)}
-        values = [
-            StoredSize(int(size), {field: lengths[field] for field in chunked.reachable([root], chunks)})
-            for size, root in _pairs(of_values)
-        ]
-        return following, [
-            _entry(context, thread, checkpoint, chunks, lengths, values, longest) for checkpoint in stored
-        ]
-
-
 def _pairs(flat: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     return zip(flat[::2], flat[1::2], strict=True)
 
 
-def _entry(
-    context: Context,
-    thread: str,
-    stored: Sequence[Any],
-    chunks: codec.Chunks,
-    lengths: Mapping[bytes, int],
-    values: Sequence[StoredSize],
-    longest: int,
-) -> Entry:
-    """Decode a checkpoint. `lengths` holds the sizes of all chunks of its page, `values` those of all values."""
-    raw_id, raw_ns, raw_header, raw_writes, measured = stored
-    ns, checkpoint_id = names.name_of(raw_ns), names.name_of(raw_id)
-    address = config.Address(thread, ns, checkpoint_id)
-    opened = header.opened(context, b"c" + raw_ns + raw_id, raw_header)
-    decoded = header.decode(context, opened, checkpoint_id, chunks, address)
-    checkpoint = decoded.checkpoint
-    time, flags, channels = checkpoint.get("ts"), header.flags_of(raw_header), list(checkpoint["channel_versions"])
-    return Entry(
-        ns=ns,
-        id=checkpoint_id,
-        parent=decoded.parent,
-        created_at=times.moment(time) if isinstance(time, str) else None,
-        metadata=cast("Mapping[str, Any]", decoded.metadata),
-        versions=checkpoint["channel_versions"],
-        seen=checkpoint.get("versions_seen") or {},
-        present=frozenset(channel for channel, flag in zip(channels, flags, strict=True) if flag == header.PRESENT[0]),
-        writes=_writes(context, address, raw_writes, chunks, lengths, longest),
-        sizes={channels[i]: values[j] for i, j in _pairs(measured)},
-    )
+class _Reader(NamedTuple):
+    """Reads checkpoints of a thread, page by page."""
 
+    context: Context
+    thread: str
+    measured: bytes = _NOTHING
+    """The channels whose values are measured."""
+    longest: int = _NONE
+    """Maximum size in bytes of a pending write whose value is read."""
 
-def _writes(
-    context: Context,
-    address: config.Address,
-    flat: Sequence[Any],
-    chunks: codec.Chunks,
-    lengths: Mapping[bytes, int],
-    longest: int,
-) -> list[WriteHead]:
-    """Decode the pending writes of a checkpoint, with short values. An encrypted thread has them whole."""
-    if context.cipher is not None:
-        opened = {(write.task_id, write.idx): write for write in codec.decode_writes(context, flat, address)}
-        pairs = [(flat[at], take(flat[at + 1], 0)[0]) for at in range(0, len(flat), 2)]
-        of_each = [(suffix, frames[at : at + 5]) for suffix, frames in pairs for at in range(0, len(frames), 5)]
-        flat = []
-        for suffix, (*place, _kind, sealed) in of_each:
-            write = opened[names.name_of(suffix[: suffix.index(b"\0") + 1]), int(place[0])]
-            has_value = len(write.data) <= longest or write.type == chunked.IN_CHUNKS
-            flat += (suffix, *place, write.type, len(sealed), write.data if has_value else b"")
-    heads = []
-    for at in range(0, len(flat), 7):
-        suffix, index, path, channel, kind, size, data = flat[at : at + 7]
-        task_id = names.name_of(suffix[: suffix.index(b"\0") + 1])
-        write = chunked.Write(names.decode(path), task_id, int(index), names.decode(channel), kind, data)
-        value = _preview(context, write, address, chunks, _UNPACKED * longest) if data else None
-        below = chunked.reachable([data], chunks) if kind == chunked.IN_CHUNKS else ()
-        sizes = {field: lengths[field] for field in below}
-        total = int(size) + sum(sizes.values())
-        heads.append(WriteHead(task_id, write.task_path, write.channel, total, value, sizes))
-    return heads
+    def page(self, upper: bytes, lower: bytes, limit: int) -> Operation[tuple[bytes | None, list[Entry]]]:
+        """Read a page. Returns the next page's bound (empty at the end, None without a thread) and the entries."""
+        arguments = (upper, lower, limit, reading.BYTES_PER_PAGE, self.measured, self.longest)
+        answer = yield Call(scripts.AUDIT, self.context.keyspace.keys(self.thread), arguments)
+        if answer is None:
+            return None, []
+        with decoding("a page of the checkpoints of thread {!r}", self.thread):
+            following, flat, of_chunks, of_values, *stored = answer
+            listing.check_next(following, upper, stored)
+            chunks = codec.as_chunks(self.context, flat, self.thread)
+            lengths = {field: len(chunk) for field, chunk in chunks.items()}
+            lengths |= {field: int(size) for field, size in _pairs(of_chunks)}
+            values = [
+                StoredSize(int(size), {field: lengths[field] for field in chunked.reachable([root], chunks)})
+                for size, root in _pairs(of_values)
+            ]
+            return following, [self._entry(checkpoint, chunks, lengths, values) for checkpoint in stored]
 
+    def _entry(
+        self, stored: Sequence[Any], chunks: codec.Chunks, lengths: Mapping[bytes, int], values: Sequence[StoredSize]
+    ) -> Entry:
+        """Decode a checkpoint. `lengths` holds the sizes of all chunks of its page, `values` those of all values."""
+        raw_id, raw_ns, raw_header, raw_writes, measured = stored
+        ns, checkpoint_id = names.name_of(raw_ns), names.name_of(raw_id)
+        address = config.Address(self.thread, ns, checkpoint_id)
+        opened = header.opened(self.context, b"c" + raw_ns + raw_id, raw_header)
+        decoded = header.decode(self.context, opened, checkpoint_id, chunks, address)
+        checkpoint = decoded.checkpoint
+        time, channels = checkpoint.get("ts"), list(checkpoint["channel_versions"])
+        flags = zip(channels, header.flags_of(raw_header), strict=True)
+        return Entry(
+            ns=ns,
+            id=checkpoint_id,
+            parent=decoded.parent,
+            created_at=times.moment(time) if isinstance(time, str) else None,
+            metadata=cast("Mapping[str, Any]", decoded.metadata),
+            versions=checkpoint["channel_versions"],
+            seen=checkpoint.get("versions_seen") or {},
+            present=frozenset(channel for channel, flag in flags if flag == header.PRESENT[0]),
+            writes=self._writes(address, raw_writes, chunks, lengths),
+            sizes={channels[i]: values[j] for i, j in _pairs(measured)},
+        )
 
-def _preview(context: Context, write: chunked.Write, owner: object, chunks: codec.Chunks, most: int) -> Any:
-    """Decode a short write. None if it unfolds to over `most` bytes, is long, or cannot be decoded."""
-    try:
-        allowance = limits.Allowance(replace(context.limits, value_bytes=most), owner)
-        return codec.load_write(context, write, owner, allowance, chunks)[2]
-    except Exception:  # noqa: BLE001 - other pages show the error
-        return None
+    def _writes(
+        self, address: config.Address, flat: Sequence[Any], chunks: codec.Chunks, lengths: Mapping[bytes, int]
+    ) -> list[WriteHead]:
+        """Decode the pending writes of a checkpoint, with short values. An encrypted thread has them whole."""
+        if self.context.cipher is not None:
+            opened = {(write.task_id, write.idx): write for write in codec.decode_writes(self.context, flat, address)}
+            of_each = [
+                (suffix, frames[at : at + 5])
+                for suffix, frames in ((suffix, take(record, 0)[0]) for suffix, record in _pairs(flat))
+                for at in range(0, len(frames), 5)
+            ]
+            flat = []
+            for suffix, (*place, _kind, sealed) in of_each:
+                write = opened[names.name_of(suffix[: suffix.index(b"\0") + 1]), int(place[0])]
+                has_value = len(write.data) <= self.longest or write.type == chunked.IN_CHUNKS
+                flat += (suffix, *place, write.type, len(sealed), write.data if has_value else b"")
+        heads = []
+        for at in range(0, len(flat), 7):
+            suffix, index, path, channel, kind, size, data = flat[at : at + 7]
+            task_id = names.name_of(suffix[: suffix.index(b"\0") + 1])
+            write = chunked.Write(names.decode(path), task_id, int(index), names.decode(channel), kind, data)
+            value = self._preview(write, address, chunks) if data else None
+            below = chunked.reachable([data], chunks) if kind == chunked.IN_CHUNKS else ()
+            sizes = {field: lengths[field] for field in below}
+            total = int(size) + sum(sizes.values())
+            heads.append(WriteHead(task_id, write.task_path, write.channel, total, value, sizes))
+        return heads
+
+    def _preview(self, write: chunked.Write, owner: object, chunks: codec.Chunks) -> Any:
+        """Decode a short write. None if it unfolds to many times its size, is long, or cannot be decoded."""
+        try:
+            most = replace(self.context.limits, value_bytes=_UNPACKED * self.longest)
+            return codec.load_write(self.context, write, owner, limits.Allowance(most, owner), chunks)[2]
+        except Exception:  # noqa: BLE001 - other pages show the error
+            return None
 
 
 def _known(family: _Family) -> Iterator[WriteInfo]:
@@ -608,7 +597,7 @@ def _given(thread_ids: Sequence[str]) -> Stream[str]:
     yield Page(thread_ids)
 
 
-@keyed()
+@keyed
 def _value(
     context: Context, thread: str, ns: str, channel: str, answer: Sequence[Any]
 ) -> Operation[ChannelValue | None]:

@@ -187,7 +187,7 @@ def check(
     return (yield from _check(context, thread, values=values, compare=compare))
 
 
-@keyed()
+@keyed
 def _check(context: Context, thread: str, *, values: bool, compare: Compare | None) -> Generator[Any, Any, CheckReport]:
     for _ in range(ATTEMPTS):
         try:

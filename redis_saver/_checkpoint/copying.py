@@ -7,7 +7,7 @@ A copy of an encrypted thread has a data key of its own. So a thread gets a new 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 from uuid import uuid4
 
 from redis_saver._checkpoint import guards, pruning, reading, scripts
@@ -37,7 +37,7 @@ Fields: TypeAlias = "dict[bytes, list[bytes] | None]"
 """Fields to copy, each with its members of the index. A field that may be missing has None instead."""
 
 
-@keyed()
+@keyed
 def copy_thread(context: Context, source: str, target: str, newest: str | None = None) -> Operation[None]:
     """Make the target a copy of the source as it is now.
 
@@ -51,10 +51,9 @@ def copy_thread(context: Context, source: str, target: str, newest: str | None =
         if (every := (yield from read_references(context, source))) is None:
             return
         references = every if newest is None else _until(every, newest)
-        left_out = {*every.writes}.difference(references.writes)
-        staged = yield from _staged(context, source, target, references, left_out=left_out)
-        writer = guards.writer_of(context, target, deletes=True)
-        if (yield from _promote(context, target, staged, writer, ttl=default_ttl(context))):
+        copy = _Copy(context, source, target, references)
+        yield from copy.stage({*every.writes}.difference(references.writes))
+        if (yield from copy.promote(guards.writer_of(context, target, deletes=True), ttl=default_ttl(context))):
             return
     raise _busy(source)
 
@@ -70,9 +69,9 @@ def reseal(context: Context, thread: str) -> Operation[bool]:
         references = yield from read_references(context, thread)
         if references is None or state is None:
             return False
-        staged = yield from _staged(context, thread, thread, references, keeps_runs=True)
-        kept = (state, *_marks(references))
-        if (yield from _promote(context, thread, staged, guards.ANYBODY, kept=kept)):
+        copy = _Copy(context, thread, thread, references)
+        yield from copy.stage(keeps_runs=True)
+        if (yield from copy.promote(guards.ANYBODY, kept=(state, *_marks(references)))):
             return True
     raise _busy(thread)
 
@@ -84,81 +83,90 @@ def _busy(source: str) -> ThreadBusy:
     )
 
 
-class _Staged(NamedTuple):
-    """A copy in keys beside the target."""
+class _Copy:
+    """A copy of a thread. `stage` makes it in keys beside the target, and `promote` replaces the target by it."""
 
-    token: str
-    keys: names.Keys
-    sealing: Cipher | None
-    """The cipher of the copy, if the source has one."""
-    format: int
-    numbers: tuple[int, ...] | None
-    """The numbers of pages, bytes, values and pending writes, or None if the source changed meanwhile."""
+    def __init__(self, context: Context, source: str, target: str, references: References) -> None:
+        """Plan to copy what these references name."""
+        self._context, self._source, self._target, self._references = context, source, target, references
+        self._token = uuid4().hex
+        self._keys = context.keyspace.keys(target, self._token)
+        self._sealing: Cipher | None = None
+        """The cipher of the copy, if the source has one."""
+        self._numbers: tuple[int, ...] | None = None
+        """The numbers of pages, bytes, values and pending writes. None if the copy is not complete."""
 
+    def stage(self, left_out: Iterable[bytes] = (), *, keeps_runs: bool = False) -> Operation[None]:
+        """Copy fields, in their order, into keys beside the target. Stop if the source has changed meanwhile.
 
-def _staged(
-    context: Context,
-    source: str,
-    target: str,
-    references: References,
-    *,
-    left_out: Iterable[bytes] = (),
-    keeps_runs: bool = False,
-) -> Operation[_Staged]:
-    """Copy what these references name into keys beside the target.
+        Args:
+            left_out: Pending writes of the source that the copy has not, by their members of the index.
+            keeps_runs: True if the copy stays in the index of runs.
+        """
+        context, source, references = self._context, self._source, self._references
+        reachable = yield from reachable_chunks(context, source, references)
+        if context.data_keys is not None and (cipher := context.opener()) is not None:
+            self._sealing = yield from context.data_keys.wrap_anew(self._target, cipher, replaces=True)
+        with decoding("the contents of thread {!r}", source):
+            fields = _fields(references, reachable, keeps_runs=keeps_runs)
+        conversion = _Conversion(context, source, self._target, self._sealing, reachable.lists)
+        conversion.leave_out(left_out)
+        left, size, blobs, writes, pages = list(fields), 0, 0, 0, 0
+        data = context.keyspace.keys(source).data_key
+        while left:
+            values = yield Call(scripts.READ_FIELDS, (data,), (reading.BYTES_PER_PAGE, *left[:FIELDS_PER_PAGE]))
+            pairs, members = list[Argument](), list[bytes]()
+            if self._sealing is not None and not pages:
+                pairs += (FIELD, self._sealing.argument)
+            with decoding("the contents of thread {!r}", source):
+                if not values:
+                    raise ValueError("the server answered a page without values")
+                page = dict(zip(left, values, strict=False))
+                lost = [field for field, stored in page.items() if stored is None and fields[field] is not None]
+                for field, stored in () if lost else page.items():
+                    if stored is None:
+                        continue
+                    if not isinstance(stored, bytes):
+                        raise TypeError(f"the field {shown(field)} holds {shown(stored)} in place of bytes")
+                    if not _is_as_planned(field, stored, references, reachable):
+                        return
+                    name, value = conversion.copied(field, stored)
+                    blobs += field[:1] == b"b"
+                    writes += codec.count_writes(value, source) if field[:1] == b"w" else 0
+                    size += len(value)
+                    pairs += (name, value)
+                    members += fields[field] or ()
+            if lost:  # damage, unless a removal gave the thread another revision
+                now = yield from read_references(context, source)
+                if now and now.revision == references.revision:
+                    text = f"DAMAGED a stored value is gone: {describe(lost[0])}"
+                    raise from_text(text, context.keyspace.keys(source)) or ThreadDamaged(text)
+                return
+            pages += 1
+            left = left[len(values) :]
+            if not (yield Call(scripts.STAGE, self._keys, (ABANDONED_AFTER, pages, len(pairs) // 2, *pairs, *members))):
+                return
+        self._numbers = pages, size, blobs, writes
 
-    Args:
-        context: The saver.
-        source: The thread.
-        target: The thread of the copy.
-        references: What to copy.
-        left_out: Pending writes of the source that the copy has not, by their members of the index.
-        keeps_runs: True if the copy stays in the index of runs.
-    """
-    token = uuid4().hex
-    keys = context.keyspace.keys(target, token)
-    reachable = yield from reachable_chunks(context, source, references)
-    sealing = None
-    if context.data_keys is not None and (cipher := context.opener()) is not None:
-        sealing = yield from context.data_keys.wrap_anew(target, cipher, replaces=True)
-    with decoding("the contents of thread {!r}", source):
-        fields = _fields(references, reachable, keeps_runs=keeps_runs)
-    conversion = _Conversion(context, source, target, sealing, reachable.lists)
-    conversion.leave_out(left_out)
-    numbers = yield from _stage(context, source, references, reachable, fields, keys, conversion)
-    return _Staged(token, keys, sealing, references.format, numbers)
+    def promote(self, writer: bytes, *, ttl: Argument = b"", kept: Sequence[bytes] = (b"",)) -> Operation[bool]:
+        """Replace the target by the copy. Returns False if the copy has to start again; then it is removed.
 
-
-def _promote(
-    context: Context,
-    target: str,
-    staged: _Staged,
-    writer: bytes,
-    *,
-    ttl: Argument = b"",
-    kept: Sequence[bytes] = (b"",),
-) -> Operation[bool]:
-    """Replace the target by a copy. Returns False if the copy has to start again; then it is removed.
-
-    Args:
-        context: The saver.
-        target: The thread.
-        staged: The copy.
-        writer: Who may do that.
-        ttl: The saver's TTL.
-        kept: For a copy of the thread itself: the state that was copied, and the fields that stay.
-    """
-    keys = context.keyspace.keys(target)
-    if staged.numbers is not None:
-        pages, *others = staged.numbers
-        arguments = (staged.token, pages, ttl, *others, staged.format, *kept)
-        if (yield guards.GuardedScript(scripts.PROMOTE, (*keys, *staged.keys), writer).call(*arguments)):
-            context.chunk_cache.forget(keys.data_key)
-            if staged.sealing is not None and context.data_keys is not None:
-                context.data_keys.keep(target, staged.sealing)
-            return True
-    yield Command(("UNLINK", *staged.keys))
-    return False
+        Args:
+            writer: Who may do that.
+            ttl: The saver's TTL.
+            kept: For a copy of the thread itself: the state that was copied, and the fields that stay.
+        """
+        context, keys = self._context, self._context.keyspace.keys(self._target)
+        if self._numbers is not None:
+            pages, *others = self._numbers
+            arguments = (self._token, pages, ttl, *others, self._references.format, *kept)
+            if (yield guards.GuardedScript(scripts.PROMOTE, (*keys, *self._keys), writer).call(*arguments)):
+                context.chunk_cache.forget(keys.data_key)
+                if self._sealing is not None and context.data_keys is not None:
+                    context.data_keys.keep(self._target, self._sealing)
+                return True
+        yield Command(("UNLINK", *self._keys))
+        return False
 
 
 def _marks(references: References) -> list[bytes]:
@@ -201,57 +209,6 @@ def _fields(references: References, reachable: ReachableChunks, *, keeps_runs: b
     fields.update((chunk, []) for chunk in reachable.chunks(reachable.roots))
     fields.update((member, [member]) for member in references.writes)
     return dict(sorted(fields.items(), key=lambda field: b"znbcw".find(field[0][:1])))
-
-
-def _stage(
-    context: Context,
-    source: str,
-    references: References,
-    reachable: ReachableChunks,
-    fields: Fields,
-    staged: names.Keys,
-    conversion: _Conversion,
-) -> Operation[tuple[int, ...] | None]:
-    """Copy fields, in their order, into keys beside the target.
-
-    Returns the numbers of pages, bytes, values and pending writes, or None if the copy has to start again.
-    """
-    left, size, blobs, writes, pages = list(fields), 0, 0, 0, 0
-    data = context.keyspace.keys(source).data_key
-    while left:
-        values = yield Call(scripts.READ_FIELDS, (data,), (reading.BYTES_PER_PAGE, *left[:FIELDS_PER_PAGE]))
-        pairs, members = list[Argument](), list[bytes]()
-        if conversion.sealing is not None and not pages:
-            pairs += (FIELD, conversion.sealing.argument)
-        with decoding("the contents of thread {!r}", source):
-            if not values:
-                raise ValueError("the server answered a page without values")
-            page = dict(zip(left, values, strict=False))
-            lost = [field for field, stored in page.items() if stored is None and fields[field] is not None]
-            for field, stored in () if lost else page.items():
-                if stored is None:
-                    continue
-                if not isinstance(stored, bytes):
-                    raise TypeError(f"the field {shown(field)} holds {shown(stored)} in place of bytes")
-                if not _is_as_planned(field, stored, references, reachable):
-                    return None
-                name, value = conversion.copied(field, stored)
-                blobs += field[:1] == b"b"
-                writes += codec.count_writes(value, source) if field[:1] == b"w" else 0
-                size += len(value)
-                pairs += (name, value)
-                members += fields[field] or ()
-        if lost:  # damage, unless a removal gave the thread another revision
-            now = yield from read_references(context, source)
-            if now and now.revision == references.revision:
-                text = f"DAMAGED a stored value is gone: {describe(lost[0])}"
-                raise from_text(text, context.keyspace.keys(source)) or ThreadDamaged(text)
-            return None
-        pages += 1
-        left = left[len(values) :]
-        if not (yield Call(scripts.STAGE, staged, (ABANDONED_AFTER, pages, len(pairs) // 2, *pairs, *members))):
-            return None
-    return pages, size, blobs, writes
 
 
 class _Conversion:

@@ -19,7 +19,6 @@ from redis_saver._storage import chunks as chunked, codec, header as headers
 from redis_saver._storage.chunk_cache import ChannelKey, History, KnownPoint, Version, size_of
 from redis_saver._storage.context import Context, refresh_arguments
 from redis_saver._storage.framing import take
-from redis_saver._storage.keyed import keyed
 from redis_saver._storage.sealing import Cipher, check_writes
 from redis_saver.errors import DecodeError, decoding
 
@@ -349,7 +348,6 @@ def _basis(pages: Sequence[Basis]) -> Basis | None:
     return last._replace(unsure={channel for page in pages for channel in page.unsure})
 
 
-@keyed()
 def get_delta_channel_history(
     context: Context, requested: RunnableConfig, channels: Sequence[str]
 ) -> Operation[Mapping[str, DeltaChannelHistory]]:
@@ -427,7 +425,7 @@ def _histories(
         point = _point(basis, learned)
         context.chunk_cache.remember_history(data, address.checkpoint_ns, point, walked.used, seen)
     else:
-        context.chunk_cache.remember(data, seen)
+        context.chunk_cache.remember_versions(data, seen)
     return answers
 
 

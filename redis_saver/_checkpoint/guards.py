@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
+from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata, CheckpointTuple
 
 from redis_saver._common import config, names
 from redis_saver._common.bounded_cache import BoundedCache
@@ -45,6 +45,20 @@ _begun: BoundedCache[tuple[Keyspace, str, str], str] = BoundedCache(10_000, 4 * 
 
 A loop that starts on an empty namespace has no marker in its configs, so its next checkpoint is matched by its parent's
 id. The next put of a forgotten loop is not checked for a fork."""
+
+
+class NewCheckpoint(NamedTuple):
+    """A checkpoint to put."""
+
+    address: Address
+    """The parent."""
+    settings: ThreadSettings
+    config: RunnableConfig
+    """The parent's config, which may add metadata."""
+    checkpoint: Checkpoint
+    metadata: CheckpointMetadata
+    new_versions: ChannelVersions
+    """The versions of the channels that were written."""
 
 
 class GuardedScript(NamedTuple):
@@ -87,36 +101,28 @@ def writer_of(context: Context, thread: str, token: str = "", *, deletes: bool =
     return b" " if deletes else ANYBODY
 
 
-def with_parent(
-    writer: bytes,
-    context: Context,
-    address: Address,
-    settings: ThreadSettings,
-    checkpoint: Checkpoint,
-    metadata: CheckpointMetadata,
-) -> bytes:
+def with_parent(writer: bytes, context: Context, new: NewCheckpoint) -> bytes:
     """Return the writer of a checkpoint for `on_fork="raise"`: with the parent, if that must be the newest."""
-    if metadata.get("source") in _ON_PURPOSE:
+    if new.metadata.get("source") in _ON_PURPOSE or not (new.settings.is_newest or _is_loop(context, new)):
         return writer
-    if not settings.is_newest and not _is_loop(context, address, metadata):
-        return writer
-    member = names.checkpoint(address.checkpoint_ns, config.name(checkpoint["id"], "checkpoint id"))
-    return (writer or b" ") + member + (names.component(address.checkpoint_id) if address.checkpoint_id else b"")
+    _, ns, parent = new.address
+    member = names.checkpoint(ns, config.name(new.checkpoint["id"], "checkpoint id"))
+    return (writer or b" ") + member + (names.component(parent) if parent else b"")
 
 
-def remember_loop(context: Context, address: Address, checkpoint: Checkpoint, metadata: CheckpointMetadata) -> None:
+def remember_loop(context: Context, new: NewCheckpoint) -> None:
     """Remember a checkpoint of a loop that began on an empty namespace, once it is stored."""
-    if _is_loop(context, address, metadata):
-        key = context.keyspace, address.thread_id, address.checkpoint_ns
-        _begun.store(key, checkpoint["id"], len(address.thread_id) + len(address.checkpoint_ns))
+    if _is_loop(context, new):
+        thread, ns, _ = new.address
+        _begun.store((context.keyspace, thread, ns), new.checkpoint["id"], len(thread) + len(ns))
 
 
-def _is_loop(context: Context, address: Address, metadata: CheckpointMetadata) -> bool:
+def _is_loop(context: Context, new: NewCheckpoint) -> bool:
     """True if a checkpoint is of a loop that began on an empty namespace, and that this process remembers."""
-    if metadata.get("source") == "input":
-        return not address.checkpoint_id
-    begun = _begun.get((context.keyspace, address.thread_id, address.checkpoint_ns))
-    return metadata.get("source") == "loop" and begun == address.checkpoint_id is not None
+    source, (thread, ns, parent) = new.metadata.get("source"), new.address
+    if source == "input":
+        return not parent
+    return source == "loop" and _begun.get((context.keyspace, thread, ns)) == parent is not None
 
 
 def hold(keyspace: Keyspace, owner: bytes, held: Held) -> None:

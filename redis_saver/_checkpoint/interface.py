@@ -26,9 +26,10 @@ from redis_saver._checkpoint.threads import ThreadQuery, ThreadState
 from redis_saver._common import config as configs, names, ttl
 from redis_saver._common.ttl import TTL
 from redis_saver._engine.counting import Counting
-from redis_saver._engine.requests import T
+from redis_saver._engine.requests import R, Request, T
 from redis_saver._engine.runner import Driver
 from redis_saver._storage.context import Context
+from redis_saver._storage.keyed import with_key
 
 InfoT = TypeVar("InfoT")
 """A saver's description of a thread."""
@@ -43,6 +44,23 @@ def as_method(function: Callable[Concatenate[Any, P], OperationT]) -> Callable[C
 
     def method(saver: Interface[Any], /, *args: P.args, **kwargs: P.kwargs) -> OperationT:
         return function(saver._context, *args, **kwargs)  # noqa: SLF001 - it is a method
+
+    return method
+
+
+def as_keyed_method(
+    function: Callable[Concatenate[Context, RunnableConfig, P], Generator[R, Any, T]], *, creates: bool = False
+) -> Callable[Concatenate[Any, RunnableConfig, P], Generator[R | Request, Any, T]]:
+    """Turn an operation on a config's thread into a method. With `encryption=` it runs as by `with_key`."""
+
+    def method(saver: Interface[Any], config: RunnableConfig, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        context: Context = saver._context  # noqa: SLF001 - it is a method
+        if context.data_keys is None:
+            return function(context, config, *args, **kwargs)
+        thread = configs.thread_id(config)
+        return with_key(
+            context, thread, lambda of: function(of, config, *args, **kwargs), creates=creates, config=config
+        )
 
     return method
 

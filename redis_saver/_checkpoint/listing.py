@@ -58,7 +58,7 @@ def list_checkpoints(context: Context, asked: Query) -> Stream[CheckpointTuple]:
     if asked.config is None:
         yield from _all_threads(context, asked)
     else:
-        yield from _one_thread(context, asked.config, asked)
+        yield from _one_thread(context, config.thread_id(asked.config), asked.config, asked)
 
 
 def bounds(ns: str | None, checkpoint_id: str | None, before: str | None) -> tuple[bytes, bytes]:
@@ -79,9 +79,9 @@ def bounds(ns: str | None, checkpoint_id: str | None, before: str | None) -> tup
     return b"(" + upper, b"[" + lower
 
 
-@keyed()
-def _one_thread(context: Context, requested: RunnableConfig, asked: Query) -> Stream[CheckpointTuple]:
-    thread, left = config.thread_id(requested), asked.limit
+@keyed
+def _one_thread(context: Context, thread: str, requested: RunnableConfig, asked: Query) -> Stream[CheckpointTuple]:
+    left = asked.limit
     upper, lower = bounds(config.namespace(requested), config.checkpoint_id(requested), asked.before)
     keys = context.keyspace.keys(thread)
     size, what = (HEADERS_PER_PAGE, b"headers") if asked.matches else (CHECKPOINTS_PER_PAGE, b"whole")
@@ -231,7 +231,7 @@ class _Newest:
         return bool(self.stored[-1][:2] > other.stored[-1][:2])
 
 
-@keyed()
+@keyed
 def _passing(
     context: Context, thread: str, matches: Predicate | None, stored: Sequence[Any]
 ) -> Operation[config.Address | None]:
@@ -239,7 +239,7 @@ def _passing(
     yield  # makes it an operation
 
 
-@keyed()
+@keyed
 def loaded(context: Context, thread: str, wanted: Sequence[config.Address]) -> Operation[list[CheckpointTuple]]:
     """Return the checkpoints at these addresses of a thread, except missing ones."""
     return (yield from collect(load(context, thread, wanted)))

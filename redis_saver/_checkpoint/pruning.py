@@ -161,7 +161,7 @@ def threads_with_runs(context: Context, members: Sequence[bytes]) -> Operation[t
     return having, unread
 
 
-@keyed()
+@keyed
 def _prune_thread(
     context: Context, thread: str, kept: Retention, writer: bytes, *, dry_run: bool = False, limit: Limit | None = None
 ) -> Operation[Pruned]:
@@ -222,7 +222,7 @@ def _is_sweep_due(references: References, victims: set[CheckpointKey]) -> bool:
     return frees_names or references.strays >= enough
 
 
-@keyed()
+@keyed
 def remove_runs(
     context: Context, thread: str, runs: set[bytes], writer: bytes, *, plan: Removal | None = None, force: bool = False
 ) -> Operation[None]:
@@ -256,7 +256,7 @@ class Removal(NamedTuple):
     """Chunks that nothing uses once these are removed, and possibly `@gc_roots`."""
 
 
-@keyed()
+@keyed
 def removal_of_runs(context: Context, thread: str, runs: set[bytes], *, force: bool = False) -> Operation[Removal]:
     """Plan the removal of the checkpoints of some runs. The plan is empty if the thread does not exist.
 

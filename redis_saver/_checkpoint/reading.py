@@ -18,7 +18,6 @@ from redis_saver._storage import chunks as chunked, codec, header as headers
 from redis_saver._storage.chunk_cache import ChannelKey, KnownCheckpoint, KnownThread, Version
 from redis_saver._storage.chunks import DIGEST
 from redis_saver._storage.context import Context
-from redis_saver._storage.keyed import keyed
 from redis_saver._storage.sealing import digests_of
 from redis_saver.errors import DecodeError, decoding
 
@@ -55,7 +54,6 @@ class Reply(NamedTuple):
     fill: bytes
 
 
-@keyed()
 def get_tuple(context: Context, requested: RunnableConfig) -> Operation[CheckpointTuple | None]:
     """Read the newest checkpoint of a namespace, or the one that a config names."""
     address = config.address(requested)
@@ -105,8 +103,11 @@ def read(
                 raise
             had, expected = {}, None  # the server left out chunks that this process lacks, so ask for everything
             continue
-        note_writes(context, saved)
-        _note_walk(address, saved)
+        if (cipher := context.cipher) is not None and context.data_keys is not None:  # for the header of its child
+            noted = digests_of(saved.pending_writes or ())
+            context.data_keys.note_writes(cipher, ns, saved.checkpoint["id"], noted)
+        if wanted:
+            _note_walk(address, saved)
         if used is not None:
             newest = expected or _known(ns, saved, reply)
             cache.remember(keys[1], {**dict.fromkeys(had), **used}, ns, newest, reply.tag, reply.tag)
@@ -129,8 +130,6 @@ def _expected(known: KnownThread, ns: str) -> KnownCheckpoint | None:
 
 def _note_walk(address: config.Address, saved: CheckpointTuple) -> None:
     """Warn once if a caller reads ancestors one by one, as `BaseCheckpointSaver.get_delta_channel_history` does."""
-    if address.checkpoint_id is None:
-        return
     steps = _walks.pop(address, 0) + 1
     if steps == WALK:
         _LOG.warning(
@@ -142,14 +141,6 @@ def _note_walk(address: config.Address, saved: CheckpointTuple) -> None:
         _walks.clear()
     if saved.parent_config is not None:
         _walks[config.address(saved.parent_config)] = steps
-
-
-def note_writes(context: Context, saved: CheckpointTuple) -> None:
-    """Note the pending writes of a checkpoint that was read, for the header of its child."""
-    if (cipher := context.cipher) is None or context.data_keys is None or not saved.pending_writes:
-        return
-    _, ns, checkpoint_id = config.address(saved.config)
-    context.data_keys.note_writes(cipher, ns, checkpoint_id or "", digests_of(saved.pending_writes))
 
 
 def _arguments(

@@ -12,16 +12,7 @@ from redis_saver._storage import rewrapping
 from redis_saver._storage.context import Context
 from redis_saver._storage.keyed import keyed
 from redis_saver._storage.keys import made_at
-from redis_saver._storage.rewrapping import (
-    GONE,
-    HOLDERS_PER_BATCH,
-    ROTATED,
-    UNCHANGED,
-    Holder,
-    KeyStatus,
-    Rewrapping,
-    Rotated,
-)
+from redis_saver._storage.rewrapping import Holder, KeyStatus, Rewrapping, Rotated
 
 
 def key_status(context: Context) -> Operation[KeyStatus]:
@@ -41,7 +32,7 @@ def rotate_keys(context: Context, *, data: bool = False, before: datetime | None
 
     def reseal(holder: Holder, stored: bytes) -> Operation[str]:
         if made_at(stored) >= limit:
-            return UNCHANGED
+            return rewrapping.UNCHANGED
         return (yield from _reseal(reporting, holder.name))
 
     threads = yield from _threads(context)
@@ -63,14 +54,15 @@ def key_holder(context: Context, thread: str) -> Holder:
 def _cold_backed(threads: Sequence[Holder], failed: Mapping[str, str]) -> Operation[int]:
     """Count the threads that are also in a cold tier, except those that cannot be read."""
     keys, count = [thread.keys[0] for thread in threads if thread.name not in failed], 0
-    for start in range(0, len(keys), HOLDERS_PER_BATCH):
-        batch = keys[start : start + HOLDERS_PER_BATCH]
+    size = rewrapping.HOLDERS_PER_BATCH
+    for start in range(0, len(keys), size):
+        batch = keys[start : start + size]
         count += sum((yield Batch([Command(("HEXISTS", key, "@cold_backed"), (key,)) for key in batch])))
     return count
 
 
-@keyed()
+@keyed
 def _reseal(context: Context, thread: str) -> Operation[str]:
     """Replace a thread by a copy under a new data key."""
     is_there = context.cipher is not None and (yield from copying.reseal(context, thread))
-    return ROTATED if is_there else GONE
+    return rewrapping.ROTATED if is_there else rewrapping.GONE

@@ -14,7 +14,7 @@ from typing_extensions import Self, TypedDict, Unpack
 
 from redis_saver._checkpoint import auditing, checking, copying, delta, listing, pruning, reading, threads, writing
 from redis_saver._checkpoint.auditing import ChannelValue, VersionInfo, WriteInfo
-from redis_saver._checkpoint.interface import Interface, as_method
+from redis_saver._checkpoint.interface import Interface, as_keyed_method, as_method
 from redis_saver._checkpoint.ownership import take
 from redis_saver._checkpoint.rotating import key_status, rotate_keys
 from redis_saver._checkpoint.threads import ThreadInfo
@@ -205,10 +205,10 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
 
     # -- operations, as `Interface` calls them
 
-    _get_tuple_gen = as_method(reading.get_tuple)
-    _put_gen = as_method(writing.put)
-    _put_writes_gen = as_method(writing.put_writes)
-    _get_delta_channel_history_gen = as_method(delta.get_delta_channel_history)
+    _get_tuple_gen = as_keyed_method(reading.get_tuple)
+    _put_gen = as_keyed_method(writing.put, creates=True)
+    _put_writes_gen = as_keyed_method(writing.put_writes, creates=True)
+    _get_delta_channel_history_gen = as_keyed_method(delta.get_delta_channel_history)
     _new_thread_gen = as_method(threads.new_thread)
     _delete_thread_gen = as_method(threads.delete_thread)
     _delete_for_runs_gen = as_method(pruning.delete_for_runs)

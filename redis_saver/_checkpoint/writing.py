@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
@@ -17,10 +16,10 @@ from langgraph.checkpoint.base import (
 
 from redis_saver._checkpoint import scripts
 from redis_saver._checkpoint.delta import COUNTERS
-from redis_saver._checkpoint.guards import GuardedScript, remember_loop, with_parent, writer_of
+from redis_saver._checkpoint.guards import GuardedScript, NewCheckpoint, remember_loop, with_parent, writer_of
 from redis_saver._checkpoint.pruning import Limit, trim
 from redis_saver._common import config as configs, limits, names
-from redis_saver._common.config import NO_SETTINGS, Address, ThreadSettings
+from redis_saver._common.config import Address, ThreadSettings
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine.replies import PutReply
@@ -39,19 +38,17 @@ from redis_saver._storage.chunks import LIST, ZSTD, Stored
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import pack, unpack
 from redis_saver._storage.header import EMPTIED, NEW, UNCHANGED, VersionTable, version_table
-from redis_saver._storage.keyed import keyed
 from redis_saver._storage.sealing import SpecialCall, digests_of
 from redis_saver.errors import decoding
 
 _LOG = ThrottledLog("redis_saver.checkpoint")
 _NO_LIMIT = b"-"
-"""History limit of a put that ignores the limits of the saver and of the thread."""
+"""History limit of a checkpoint that is copied to hot. It ignores the limits of the saver and of the thread."""
 _POLL, _POLLS = 0.001, 50
 """Pause in seconds, and number, of a put's looks whether the pending writes that it overtook are stored."""
 _NEW, _UNCHANGED, _EMPTIED = NEW[0], UNCHANGED[0], EMPTIED[0]
 
 
-@keyed(creates=True)
 def put(
     context: Context,
     config: RunnableConfig,
@@ -60,37 +57,26 @@ def put(
     new_versions: ChannelVersions,
 ) -> Operation[RunnableConfig]:
     """Store a checkpoint."""
-    address, settings = configs.address_and_settings(config)
-    writer = writer_of(context, address.thread_id, settings.owner)
+    new = NewCheckpoint(*configs.address_and_settings(config), config, checkpoint, metadata, new_versions)
+    thread = new.address.thread_id
+    writer = writer_of(context, thread, new.settings.owner)
     if context.refuses_forks:
-        writer = with_parent(writer, context, address, settings, checkpoint, metadata)
+        writer = with_parent(writer, context, new)
     if context.check_values is not None:
-        context.check_values.check(context.serde, new_values(checkpoint, new_versions))
-    by = GuardedScript(scripts.PUT, context.keyspace.keys(address.thread_id), writer)
-    yield from store(context, address, settings, config, checkpoint, metadata, new_versions, by)
+        context.check_values.check(context.serde, new_values(new))
+    yield from store(context, new, GuardedScript(scripts.PUT, context.keyspace.keys(thread), writer))
     if context.refuses_forks:
-        remember_loop(context, address, checkpoint, metadata)
-    return configs.to_config(address.thread_id, address.checkpoint_ns, checkpoint["id"])
+        remember_loop(context, new)
+    return configs.to_config(thread, new.address.checkpoint_ns, checkpoint["id"])
 
 
-def new_values(checkpoint: Checkpoint, new_versions: ChannelVersions) -> Iterator[tuple[str, Any]]:
+def new_values(new: NewCheckpoint) -> Iterator[tuple[str, Any]]:
     """Yield the channels of a checkpoint that were written, with their values."""
-    values = checkpoint["channel_values"]
-    return ((channel, values[channel]) for channel in new_versions if channel in values)
+    values = new.checkpoint["channel_values"]
+    return ((channel, values[channel]) for channel in new.new_versions if channel in values)
 
 
-def store(
-    context: Context,
-    address: Address,
-    settings: ThreadSettings,
-    config: RunnableConfig,
-    checkpoint: Checkpoint,
-    metadata: CheckpointMetadata,
-    new_versions: ChannelVersions,
-    by: GuardedScript,
-    *,
-    attempts: int = 3,
-) -> Operation[bool]:
+def store(context: Context, new: NewCheckpoint, by: GuardedScript, *, attempts: int = 3) -> Operation[bool]:
     """Store a checkpoint. If the server lacks values that were not sent, send it again with all of them.
 
     A value whose version had none at the parent is left out, as LangGraph's savers store only new versions.
@@ -98,25 +84,19 @@ def store(
 
     Args:
         context: The saver.
-        address: The parent, as the config says.
-        settings: The thread's settings, as the config says.
-        config: The config, which may add metadata.
-        checkpoint: The checkpoint.
-        metadata: Its metadata.
-        new_versions: The versions of the channels that were written.
+        new: The checkpoint.
         by: `put.lua`, or a script that replaces it.
         attempts: Maximum number of attempts to find the parent that the checkpoint keeps over two tiers.
 
     Returns:
         False if the script refused the checkpoint.
     """
-    data_key, cache = by.keys[1], context.chunk_cache
-    request = partial(encoded, context, address, settings, config, metadata=metadata, new_versions=new_versions)
-    stored = request(checkpoint, known=cache.of(data_key))
+    data_key, cache, (thread, ns, parent) = by.keys[1], context.chunk_cache, new.address
+    stored = encoded(context, new, cache.of(data_key))
     reply = yield by.call(*stored.arguments)
-    if without := _valueless(checkpoint, _lacked(reply)):
-        checkpoint = _leaving_out(checkpoint, without)
-        stored = request(checkpoint, known=cache.of(data_key))
+    if without := _valueless(new, _lacked(reply)):
+        new = _leaving_out(new, without)
+        stored = encoded(context, new, cache.of(data_key))
         reply = yield by.call(*stored.arguments)
     if (lacked := _lacked(reply)) and cache.of(data_key).wrote(lacked):
         # It overtook pending writes with which it shares chunks. LangGraph does not wait for them.
@@ -125,34 +105,32 @@ def store(
             yield Sleep(_POLL)
             polls += 1
         came = polls > 0 and not known.sent
-        stored = request(checkpoint, known=known if came else known.without_writes())
+        stored = encoded(context, new, known if came else known.without_writes())
         reply = yield by.call(*stored.arguments)
     if _lacked(reply):
         _LOG.info(
             "the server no longer has values of thread %s, which expired or was deleted, pruned or restored; "
             "they are sent again",
-            shown(address.thread_id),
+            shown(thread),
         )
         cache.forget(data_key)
-        stored = request(checkpoint, sends_all=True)
+        stored = encoded(context, new, sends_all=True)
         reply = yield by.call(*stored.arguments)
     if reply == PutReply.REFUSED:
         return False
     if isinstance(reply, bytes) and attempts > 1:  # the parent of the first put, which cold keeps
-        with decoding("the parent of checkpoint {!r}", checkpoint["id"]):
-            address = address._replace(checkpoint_id=names.name_of(reply) or None)
-        about = (checkpoint, metadata, new_versions)
-        return (yield from store(context, address, settings, config, *about, by, attempts=attempts - 1))
+        with decoding("the parent of checkpoint {!r}", new.checkpoint["id"]):
+            address = new.address._replace(checkpoint_id=names.name_of(reply) or None)
+        return (yield from store(context, new._replace(address=address), by, attempts=attempts - 1))
     if not isinstance(reply, list) or list(map(type, reply)) != [bytes, bytes, int]:
         wrong = ValueError(f"{shown(reply)} is neither a put's answer, nor a list of what was not sent")
-        raise decoding("what put answered about thread {!r}", address.thread_id).of(wrong)
+        raise decoding("what put answered about thread {!r}", thread).of(wrong)
     before, tag, keep_last = reply
-    cache.remember(data_key, stored.seen, address.checkpoint_ns, stored.checkpoint, before, tag)
+    cache.remember(data_key, stored.seen, ns, stored.checkpoint, before, tag)
     if keep_last:
-        ns = address.checkpoint_ns
-        written = frozenset(((ns, str(checkpoint["id"])), (ns, address.checkpoint_id or "")))
-        dirty = b"" if by.script is scripts.PUT else context.keyspace.tier_keys(address.thread_id).dirty
-        yield from trim(context, address.thread_id, Limit(keep_last, written, dirty, by.writer))
+        written = frozenset(((ns, str(new.checkpoint["id"])), (ns, parent or "")))
+        dirty = b"" if by.script is scripts.PUT else context.keyspace.tier_keys(thread).dirty
+        yield from trim(context, thread, Limit(keep_last, written, dirty, by.writer))
     return True
 
 
@@ -161,16 +139,16 @@ def _lacked(reply: Any) -> Sequence[Any]:
     return reply[3:] if isinstance(reply, list) else ()
 
 
-def _valueless(checkpoint: Checkpoint, missing: Sequence[Any]) -> list[str]:
+def _valueless(new: NewCheckpoint, missing: Sequence[Any]) -> list[str]:
     """Return the channels whose version had no value at the parent, according to `lua/checkpoint/put.lua`."""
-    channels = [*checkpoint["channel_versions"]]
+    channels = [*new.checkpoint["channel_versions"]]
     return [channels[-1 - place] for place in missing if isinstance(place, int) and -len(channels) <= place < 0]
 
 
-def _leaving_out(checkpoint: Checkpoint, channels: Collection[str]) -> Checkpoint:
+def _leaving_out(new: NewCheckpoint, channels: Collection[str]) -> NewCheckpoint:
     """Return a checkpoint without the values of some channels."""
-    values = {name: value for name, value in checkpoint["channel_values"].items() if name not in channels}
-    return {**checkpoint, "channel_values": values}
+    values = {name: value for name, value in new.checkpoint["channel_values"].items() if name not in channels}
+    return new._replace(checkpoint={**new.checkpoint, "channel_values": values})
 
 
 class Encoded(NamedTuple):
@@ -184,19 +162,7 @@ class Encoded(NamedTuple):
     """The checkpoint as it is stored."""
 
 
-def encoded(
-    context: Context,
-    address: Address,
-    settings: ThreadSettings,
-    config: RunnableConfig,
-    checkpoint: Checkpoint,
-    metadata: CheckpointMetadata,
-    new_versions: ChannelVersions,
-    known: KnownThread = NOTHING,
-    *,
-    sends_all: bool = False,
-    is_limited: bool = True,
-) -> Encoded:
+def encoded(context: Context, new: NewCheckpoint, known: KnownThread = NOTHING, *, sends_all: bool = False) -> Encoded:
     """Encode a checkpoint, without the values and chunks that the server should have.
 
     If the process put or read all of these under the thread's tag, the arguments name the tag. Then the script does not
@@ -204,71 +170,52 @@ def encoded(
 
     Args:
         context: The saver.
-        address: The parent.
-        settings: The thread's own settings.
-        config: The config, which may add metadata.
-        checkpoint: The checkpoint.
-        metadata: Its metadata.
-        new_versions: The versions of the channels that were written.
+        new: The checkpoint.
         known: The process's memory of the thread.
         sends_all: True: send all values, even those that the server has.
-        is_limited: True: the script checks the history limit.
 
     Raises:
         LimitExceeded: A name is too long, or there are too many channels.
         EncodeError: The serializer does not know a value.
     """
-    ns, values = address.checkpoint_ns, checkpoint["channel_values"]
+    checkpoint, ns, parent = new.checkpoint, new.address.checkpoint_ns, new.address.checkpoint_id
     checkpoint_id, prefix = configs.name(checkpoint["id"], "checkpoint id"), names.blob(ns)
-    table = version_table(checkpoint, new_versions, prefix)
-    _check_sizes(context, address, checkpoint_id, table, len(prefix))
-    flags = table.flags.replace(UNCHANGED, NEW) if sends_all else table.flags
-    retained = {} if table.written == len(new_versions) else _retained(checkpoint, new_versions, prefix)
+    table = version_table(checkpoint, new.new_versions, prefix)
+    _check_sizes(context, new.address, checkpoint_id, table, len(prefix))
+    retained = {} if table.written == len(new.new_versions) else _retained(new, prefix)
     # A checkpoint without a parent is most likely the first of its thread.
-    has_all = sends_all or not address.checkpoint_id
-    sending = _Sending(context, ns, known, table, has_all=has_all)
-    fields = sending.fields_of(checkpoint, flags)
-    if fields.valueless:  # LangGraph puts a value for a version that never had one
-        reduced = _leaving_out(checkpoint, fields.valueless)
-        more: Any = {"sends_all": sends_all, "is_limited": is_limited}
-        return encoded(context, address, settings, config, reduced, metadata, new_versions, known, **more)
-    stored = {field: sending.add(channel, field, values[channel]) for channel, field in fields.sent.items()}
-    fields.contents.update(stored)
+    sending = _Sending(context, ns, known, table, has_all=sends_all or not parent)
+    sending.find_values(checkpoint, flags := table.flags.replace(UNCHANGED, NEW) if sends_all else table.flags)
+    if sending.valueless:  # LangGraph puts a value for a version that never had one
+        return encoded(context, _leaving_out(new, sending.valueless), known, sends_all=sends_all)
+    values = checkpoint["channel_values"]
+    stored = {field: sending.add(channel, field, values[channel]) for channel, field in sending.sent.items()}
+    sending.contents.update(stored)
     stored |= {field: sending.add(channel, field, values[channel]) for channel, field in retained.items()}
 
-    merged, run = _merged(context, config, metadata)
+    merged, run = _merged(context, new)
     entries = pack([field[len(prefix) :] for field in retained.values()]) if retained else b""
-    header = headers.encode(context, address.checkpoint_id, run, checkpoint, merged, table, entries)
+    header = headers.encode(context, parent, run, checkpoint, merged, table, entries)
     member, by_age = names.checkpoint(ns, checkpoint_id), names.by_age(ns, checkpoint_id) if ns else b""
-    limit = b"" if context.keep_last is None and not settings.history else _history(context, settings.history)
+    own = new.settings.history
+    limit = b"" if context.keep_last is None and not own else _history(context, own)
     sealed, key, contents = header, b"", list(stored.values())
     if (cipher := context.cipher) is not None:
-        sealed, key = cipher.seal_header(member, header, _known_writes(context, address, merged)), cipher.argument
+        sealed, key = cipher.seal_header(member, header, _known_writes(context, new.address, merged)), cipher.argument
         contents = [cipher.seal_value(*value) for value in stored.items()]
     arguments: list[Argument] = [
         member, by_age, run, sealed, flags,
-        context.expiry.milliseconds or b"", settings.ttl or b"", limit if is_limited else _NO_LIMIT,
-        sending.tag, b"%016x" % names.random(), len(stored), len(sending.chunks), len(fields.emptied),
-        key, *stored, *sending.chunks, *fields.emptied, *contents,
+        context.expiry.milliseconds or b"", new.settings.ttl or b"", limit,
+        known.newest_tag if sending.is_proven else b"", b"%016x" % names.random(),
+        len(stored), len(sending.chunks), len(sending.emptied),
+        key, *stored, *sending.chunks, *sending.emptied, *contents,
         *_packed(context, sending.chunks, table.names_chunk),
     ]  # fmt: skip
-    return Encoded(arguments, sending.seen, KnownCheckpoint(member, header, table.names_chunk, fields.contents))
-
-
-class _Fields(NamedTuple):
-    """The fields of a checkpoint's values."""
-
-    contents: dict[bytes, bytes | None]
-    """Their contents. None: the field has no value. Empty: not known."""
-    sent: dict[str, bytes]
-    """The fields whose values are sent, by channel."""
-    emptied: list[bytes]
-    valueless: list[str]
-    """Channels whose version had no value at the parent."""
+    return Encoded(arguments, sending.seen, KnownCheckpoint(member, header, table.names_chunk, sending.contents))
 
 
 class _Sending:
-    """The chunks that a put sends. Also knows whether the thread's tag proves the others."""
+    """The values and chunks that a put sends. Also knows whether the thread's tag proves the others."""
 
     def __init__(self, context: Context, ns: str, known: KnownThread, table: VersionTable, *, has_all: bool) -> None:
         """Begin with the names of the channels and nodes. With `has_all`, nothing else is expected on the server."""
@@ -276,8 +223,16 @@ class _Sending:
         """The versions of the thread's values."""
         self.chunks: dict[bytes, bytes] = {}
         """The chunks that are sent, by field."""
+        self.contents: dict[bytes, bytes | None] = {}
+        """The contents of the fields of all values. None: the field has no value. Empty: not known."""
+        self.sent: dict[str, bytes] = {}
+        """The fields whose values are sent, by channel."""
+        self.emptied: list[bytes] = []
+        self.valueless: list[str] = []
+        """Channels whose version had no value at the parent."""
+        self.is_proven: bool = known.newest_tag != b""
+        """True if the thread's newest tag proves what is left out."""
         self._context, self._ns, self._known, self._table = context, ns, known, table
-        self._is_proven = known.newest_tag != b""
         last = known.versions.get((ns, None))
         self._knows_all = has_all or last is not None
         if last is not None and last.field == table.names_chunk:
@@ -288,35 +243,28 @@ class _Sending:
             if self._knows_all:
                 self.seen[ns, None] = names_version(table.names_chunk, table.names)
 
-    @property
-    def tag(self) -> bytes:
-        """The tag that proves what is left out, or empty."""
-        return self._known.newest_tag if self._is_proven else b""
-
     def _rely_on(self, version: Version) -> None:
-        self._is_proven = self._is_proven and version.chain == self._known.chain
+        self.is_proven = self.is_proven and version.chain == self._known.chain
 
-    def fields_of(self, checkpoint: Checkpoint, flags: bytes) -> _Fields:
-        """Return the fields of the checkpoint's values. Those of the parent are expected on the server."""
+    def find_values(self, checkpoint: Checkpoint, flags: bytes) -> None:
+        """Find the fields of the checkpoint's values. Those of the parent are expected on the server."""
         last = self._known.checkpoints.get(self._ns)
         unchanged = last.values if last and last.chain == self._known.chain else {}
-        found = _Fields({}, {}, [], [])
         for flag, channel, field in zip(flags, checkpoint["channel_versions"], self._table.fields, strict=True):
             value: bytes | None = None
             if flag == _NEW:
-                found.sent[channel] = field
+                self.sent[channel] = field
             elif flag == _UNCHANGED:
                 known = unchanged.get(field)
-                self._is_proven = self._is_proven and known is not None
+                self.is_proven = self.is_proven and known is not None
                 value = known or b""
                 if known is None and field in unchanged:
-                    found.valueless.append(channel)
+                    self.valueless.append(channel)
             elif flag == _EMPTIED:
-                found.emptied.append(field)
+                self.emptied.append(field)
             else:
-                self._is_proven = self._is_proven and unchanged.get(field, b"") is None
-            found.contents[field] = value
-        return found
+                self.is_proven = self.is_proven and unchanged.get(field, b"") is None
+            self.contents[field] = value
 
     def add(self, channel: str, field: bytes, value: Any) -> bytes:
         """Encode a value, and send the chunks that the server may lack. Returns the contents of its field."""
@@ -325,7 +273,7 @@ class _Sending:
         self.seen[self._ns, channel] = Version(field, stored) if stored.chunks else None
         if not stored.chunks:
             return stored.value
-        self._is_proven = self._is_proven and (last is not None or self._knows_all)
+        self.is_proven = self.is_proven and (last is not None or self._knows_all)
         if last is not None:
             self._rely_on(last)
         for chunk in stored.new if last or self._knows_all else _likely_new(stored):
@@ -338,9 +286,9 @@ class _Sending:
         return stored.value
 
 
-def _merged(context: Context, config: RunnableConfig, metadata: CheckpointMetadata) -> tuple[CheckpointMetadata, bytes]:
+def _merged(context: Context, new: NewCheckpoint) -> tuple[CheckpointMetadata, bytes]:
     """Return the metadata with what the config adds, and the run's member of the index or nothing."""
-    merged, run = get_checkpoint_metadata(config, metadata), b""
+    merged, run = get_checkpoint_metadata(new.config, new.metadata), b""
     for ours in configs.OURS:
         merged.pop(ours, None)  # type: ignore[misc]  # LangGraph merges all strings of `configurable`
     if (run_id := merged.get("run_id")) is not None:
@@ -379,15 +327,17 @@ def _likely_new(stored: Stored) -> list[bytes]:
 
 def _history(context: Context, own: bytes) -> bytes:
     """Return the history limits of the saver and of the thread as `lua/checkpoint/put.lua` takes them."""
+    if own == _NO_LIMIT:
+        return own
     return (b"" if context.keep_last is None else b"%d" % context.keep_last) + b"/" + own
 
 
-def _retained(checkpoint: Checkpoint, new_versions: ChannelVersions, prefix: bytes) -> dict[str, bytes]:
+def _retained(new: NewCheckpoint, prefix: bytes) -> dict[str, bytes]:
     """Return the fields of new values whose version differs from that in `channel_versions`."""
-    values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
+    values, versions = new.checkpoint["channel_values"], new.checkpoint["channel_versions"]
     return {
         channel: prefix + names.entry(channel, version)
-        for channel, version in new_versions.items()
+        for channel, version in new.new_versions.items()
         if channel in values and versions.get(channel) != version
     }
 
@@ -416,11 +366,9 @@ def whole(context: Context, saved: CheckpointTuple) -> list[Argument]:
     config = saved.parent_config or configs.to_config(address.thread_id, address.checkpoint_ns, "")
     values, channel_versions = saved.checkpoint["channel_values"], saved.checkpoint["channel_versions"]
     new = {channel: version for channel, version in channel_versions.items() if channel in values}
-    parent = address._replace(checkpoint_id=configs.checkpoint_id(config))
-    stored = encoded(
-        context, parent, NO_SETTINGS, config, saved.checkpoint, saved.metadata, new, sends_all=True, is_limited=False
-    )
-    return stored.arguments
+    parent, settings = address._replace(checkpoint_id=configs.checkpoint_id(config)), ThreadSettings(history=_NO_LIMIT)
+    copied = NewCheckpoint(parent, settings, config, saved.checkpoint, saved.metadata, new)
+    return encoded(context, copied, sends_all=True).arguments
 
 
 def check_names(context: Context, address: Address, name: str, what: str) -> None:
@@ -437,63 +385,60 @@ def check_names(context: Context, address: Address, name: str, what: str) -> Non
         limits.check_name(context.limits, name, what)
 
 
-@keyed(creates=True)
+class TaskWrites(NamedTuple):
+    """Pending writes of a task to put."""
+
+    address: Address
+    """Their checkpoint."""
+    settings: ThreadSettings
+    writes: Sequence[tuple[str, Any]]
+    task_id: str
+    task_path: str
+
+    @classmethod
+    def of(cls, config: RunnableConfig, *arguments: Any) -> TaskWrites:
+        """Return the arguments of `put_writes` as a record.
+
+        Raises:
+            TypeError, ValueError: The config names no checkpoint, or has another wrong entry.
+        """
+        address, settings = configs.address_and_settings(config)
+        if not address.checkpoint_id:
+            raise ValueError(
+                'config["configurable"] has no "checkpoint_id": '
+                "pass the config of the checkpoint that the pending writes belong to"
+            )
+        return cls(address, settings, *arguments)
+
+
 def put_writes(
     context: Context, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
 ) -> Operation[None]:
     """Store the pending writes of a task."""
-    address, settings = address_of_writes(config)
+    new = TaskWrites.of(config, writes, task_id, task_path)
     if writes:
-        writer = writer_of(context, address.thread_id, settings.owner)
+        thread = new.address.thread_id
+        writer = writer_of(context, thread, new.settings.owner)
         if context.check_values is not None:
             context.check_values.check(context.serde, writes)
-        by = GuardedScript(scripts.PUT_WRITES, context.keyspace.keys(address.thread_id), writer)
-        yield from store_writes(context, address, settings, writes, task_id, task_path, by)
+        yield from store_writes(context, new, GuardedScript(scripts.PUT_WRITES, context.keyspace.keys(thread), writer))
 
 
-def address_of_writes(config: RunnableConfig) -> tuple[Address, ThreadSettings]:
-    """Return the checkpoint of a task's writes, and the settings of its thread.
-
-    Raises:
-        TypeError, ValueError: The config names no checkpoint, or has another wrong entry.
-    """
-    address, settings = configs.address_and_settings(config)
-    if not address.checkpoint_id:
-        raise ValueError(
-            'config["configurable"] has no "checkpoint_id": '
-            "pass the config of the checkpoint that the pending writes belong to"
-        )
-    return address, settings
-
-
-def store_writes(
-    context: Context,
-    address: Address,
-    settings: ThreadSettings,
-    writes: Sequence[tuple[str, Any]],
-    task_id: str,
-    task_path: str,
-    by: GuardedScript,
-) -> Operation[bool]:
+def store_writes(context: Context, new: TaskWrites, by: GuardedScript) -> Operation[bool]:
     """Store a non-empty list of pending writes. The result is that of `store`."""
-    check_names(context, address, task_id, "a task")
+    (thread, ns, checkpoint_id), settings, writes, task_id, task_path = new
+    check_names(context, new.address, task_id, "a task")
     chunks: dict[bytes, bytes] = {}
     regular, special = codec.encode_writes(context, writes, task_path, chunks)
-    member, key = names.task(address.checkpoint_ns, address.checkpoint_id or "", task_id), b""
+    member, key = names.task(ns, checkpoint_id or "", task_id), b""
     if (cipher := context.cipher) is not None:
         regular, key = cipher.seal_writes(member, regular), cipher.argument
         if special:
             special = cipher.seal_special(member, special, SpecialCall.new(special, regular))
-    cache, data_key, ns = context.chunk_cache, by.keys[1], address.checkpoint_ns
+    cache, data_key = context.chunk_cache, by.keys[1]
     lacked, before, end = dict[bytes, bytes](), b"", b""
     if chunks:
-        known = cache.of(data_key)
-        before, end = known.newest_tag, b"%016x" % names.random()
-        for field, chunk in chunks.items():
-            if (holder := known.holder(field)) is None:
-                lacked[field] = chunk
-            elif holder.chain != known.chain:
-                before = b""  # no tag proves it, so the script checks
+        (lacked, before), end = _lacking(cache.of(data_key), chunks), b"%016x" % names.random()
         cache.note_sent(data_key, ns, chunks, before, end)
     arguments: list[Argument] = [
         member, b"".join(regular), len(regular), context.expiry.milliseconds or b"", settings.ttl or b"", key,
@@ -507,27 +452,30 @@ def store_writes(
         if isinstance(reply, list) and len(reply) > 2 and len(lacked) < len(chunks):
             cache.forget(data_key)
             reply = yield by.call(*arguments, *_pairs(context, chunks))
-        if chunks and reply != PutReply.REFUSED:
-            with decoding("what put_writes answered about thread {!r}", address.thread_id):
+        if reply == PutReply.REFUSED:
+            return False
+        if chunks:
+            with decoding("what put_writes answered about thread {!r}", thread):
                 if not isinstance(reply, list) or list(map(type, reply)) != [int, bytes]:
                     raise ValueError(f"{shown(reply)} is neither a number and a tag, nor a list of what was not sent")
-            reply, tag = reply
+            tag = reply[1]
     finally:
         if chunks:
             cache.note_stored(data_key, ns, before, end, tag)
-    return _written(context, address, task_id, writes, reply)
+    if cipher is not None and context.data_keys is not None:  # for the header of a child
+        tasks = digests_of([(task_id, channel) for channel, _ in writes])
+        context.data_keys.note_writes(cipher, ns, checkpoint_id or "", tasks)
+    return True
+
+
+def _lacking(known: KnownThread, chunks: Mapping[bytes, bytes]) -> tuple[dict[bytes, bytes], bytes]:
+    """Return the chunks that the server may lack. Also return the tag that proves the others, if there is one."""
+    holders = {field: known.holder(field) for field in chunks}
+    lacked = {field: chunks[field] for field, holder in holders.items() if holder is None}
+    is_proven = all(holder.chain == known.chain for holder in holders.values() if holder)
+    return lacked, known.newest_tag if is_proven else b""
 
 
 def _pairs(context: Context, chunks: Mapping[bytes, bytes]) -> list[bytes]:
     """Return chunks as `lua/checkpoint/put_writes.lua` takes them: field, bytes, field, bytes, ..."""
     return [part for pair in zip(chunks, _packed(context, chunks), strict=True) for part in pair]
-
-
-def _written(context: Context, address: Address, task_id: str, writes: Sequence[tuple[str, Any]], reply: int) -> bool:
-    """Note the task for the header of a child. Returns False if the script refused its writes."""
-    if reply == PutReply.REFUSED:
-        return False
-    if context.cipher is not None and context.data_keys is not None:
-        tasks = digests_of([(task_id, channel) for channel, _ in writes])
-        context.data_keys.note_writes(context.cipher, address.checkpoint_ns, address.checkpoint_id or "", tasks)
-    return True

@@ -9,10 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 _INCLUDE = re.compile(r"^[ \t]*--- @include (\S+)\n", re.MULTILINE)
-_BLOCK = re.compile(
-    r"""--.*|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\b(?P<begins>function|do|if|repeat)\b|\b(?P<ends>end|until)\b"""
-)
-"""A keyword that begins or ends a block. Comments and strings have none."""
 _ENDS_OWNERSHIP = "--- @include lib/ends_ownership\n"
 _RULES = re.compile(r"^-- Rules: (.*)\.$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
@@ -48,7 +44,7 @@ def load(path: str) -> Script:
     """Read a script, with its includes and without comments. The script has the name of its file."""
     source = _read(path)
     rules = set(rule[1].split(", ")) if (rule := _RULES.search(source)) else set[str]()
-    text = _COMMENT.sub("", _included(path, source, set()))
+    text = _COMMENT.sub("", _included(source, set()))
     return _made(path.rpartition("/")[2], text, rules)._replace(ends_ownership=_ENDS_OWNERSHIP in source)
 
 
@@ -56,24 +52,14 @@ def _read(path: str) -> str:
     return (folder("lua") / f"{path}.lua").read_text("utf-8")
 
 
-def _included(path: str, source: str, files: set[str]) -> str:
-    """Return a source with the files that it includes, and those that they include, each once.
-
-    Raises:
-        ValueError: An include is inside a block.
-    """
+def _included(source: str, files: set[str]) -> str:
+    """Return a source with the files that it includes, and those that they include, each once."""
 
     def content(include: re.Match[str]) -> str:
-        words = [match.lastgroup for match in _BLOCK.finditer(_COMMENT.sub("", source[: include.start()]))]
-        if words.count("begins") != words.count("ends"):
-            raise ValueError(
-                f"lua/{path}.lua includes {include[1]} inside a block, which would hide its functions from the rest of "
-                "the script: move the include before the block"
-            )
         if include[1] in files:
             return ""
         files.add(include[1])
-        return _included(include[1], _read(include[1]), files)
+        return _included(_read(include[1]), files)
 
     return _INCLUDE.sub(content, source)
 

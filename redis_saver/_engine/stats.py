@@ -42,15 +42,9 @@ class TrafficStats:
     operations: Mapping[str, OperationStats] = field(default_factory=dict)
     """Calls by method. A method and its asyncio form count as one."""
     round_trips: int = counter("traffic.round_trips", "{round_trip}", "Commands and pipelines that were sent.")
-    retries: int = counter(
-        "traffic.retries", "{request}", "Requests sent again: a slot was moving, or a pipeline failed."
-    )
-    script_loads: int = counter(
-        "traffic.script_loads", "{script}", "Scripts that the server did not know, so their text was sent."
-    )
-    bytes_sent: int = _IO.field(
-        "transmit", "Bytes of the keys and arguments sent. The protocol adds about ten for each."
-    )
+    retries: int = counter("traffic.retries", "{request}", "Requests sent again: a slot moved, or a pipeline failed.")
+    script_loads: int = counter("traffic.script_loads", "{script}", "Scripts sent as text, as the server lacked them.")
+    bytes_sent: int = _IO.field("transmit", "Bytes of keys and arguments. The protocol adds about ten for each.")
     bytes_received: int = _IO.field("receive", "Bytes of the replies, without those of the protocol.")
 
 
@@ -69,25 +63,17 @@ class TierStats:
     misses: int = _TIER_READS.field("miss", "Reads that cold answered because hot had nothing.")
     rehydrations: int = counter("tier.rehydrations", "{checkpoint}", "Checkpoints that filled hot.")
     intents: int = _TIER_READS.field("intent", "Reads that cold answered because the thread had a write intent.")
-    bypasses: int = counter(
-        "tier.bypasses", "{operation}", "Reads and writes that continued without hot, as it failed."
-    )
+    bypasses: int = counter("tier.bypasses", "{operation}", "Reads and writes without hot, as it failed.")
     repairs: int = counter("tier.repairs", "{repair}", "Damaged threads that hot dropped because cold has them.")
     enrolled: int = counter("tier.enrollments", "{thread}", "Threads that only hot had, and that are flushed to cold.")
     written_through: int = counter(
         "tier.write_through", "{write}", "Writes of write-behind savers that went to cold first."
     )
-    flushed: int = _RECORDS.field(
-        "flushed", "Records (checkpoints, pending writes of a task, deletions) that were written to cold."
-    )
-    coalesced: int = _RECORDS.field(
-        "coalesced", 'Records that were skipped in favour of newer ones, with `cold_history="latest"`.'
-    )
+    flushed: int = _RECORDS.field("flushed", "Checkpoints, pending writes of a task, and deletions, written to cold.")
+    coalesced: int = _RECORDS.field("coalesced", "Records that newer ones replaced (`cold_history`).")
     flushes: int = counter("tier.flush.claims", "{claim}", "Claims of threads by the flusher.")
     flush_seconds: float = counter("tier.flush.time", "s", "Total duration of these claims.", default=0.0)
-    refused: int = _RECORDS.field(
-        "refused", "Refusals of records by a cold saver that was reachable. Each refusal counts."
-    )
+    refused: int = _RECORDS.field("refused", "Refusals by a cold saver that was reachable. Each one counts.")
     unreachable: int = counter(
         "tier.flush.unreachable", "{claim}", "Claims that cold did not answer, also each 10 s in which it hangs."
     )
@@ -97,18 +83,12 @@ class TierStats:
     dirty_threads: int = counter("tier.backlog.threads", "{thread}", "Threads with records that cold lacks.", "gauge")
     backlog: int = counter("tier.backlog.records", "{record}", "Records that cold lacks.", "gauge")
     oldest_seconds: float = counter("tier.backlog.age", "s", "Age of the oldest such record.", "gauge", default=0.0)
-    set_aside: int = counter(
-        "tier.backlog.set_aside", "{record}", "Records that cold refused. They are retried.", "gauge"
-    )
-    paused_seconds: float = counter(
-        "tier.backlog.paused", "s", "Time for which flushing is still paused.", "gauge", default=0.0
-    )
+    set_aside: int = counter("tier.backlog.set_aside", "{record}", "Refused records, which are retried.", "gauge")
+    paused_seconds: float = counter("tier.backlog.paused", "s", "Rest of a pause of flushing.", "gauge", default=0.0)
     seconds_since_scan: float | None = counter(
         "tier.backlog.scan_age", "s", "Time since the last scan for such records.", "gauge", default=None
     )
-    lost_records: int = counter(
-        "tier.backlog.lost", "{record}", "Records that hot lost, and cold does not have (about)."
-    )
+    lost_records: int = counter("tier.backlog.lost", "{record}", "Records that hot lost before cold had them (about).")
     last_error: str = ""
     """The flusher's last error, without any text that may quote values."""
 
@@ -126,15 +106,10 @@ class CopyStats:
     fills: int = _COPIES.field("stored", "Copies that were stored in hot after a miss or a write.")
     refused: int = _COPIES.field(
         "refused",
-        "Copies that were not stored: somebody else wrote the item, hot is full, or "
-        "its serializer or limits refuse the value.",
+        "Copies that were not stored: somebody else wrote the item, or hot is full or refuses the value.",
     )
-    repairs: int = counter(
-        "store_tier.repairs", "{repair}", "Partitions that lost a part, and copies that cannot be decoded."
-    )
-    bypasses: int = counter(
-        "store_tier.bypasses", "{operation}", "Reads and writes that continued without hot, as it failed."
-    )
+    repairs: int = counter("store_tier.repairs", "{repair}", "Damaged partitions, and copies that cannot be decoded.")
+    bypasses: int = counter("store_tier.bypasses", "{operation}", "Reads and writes without hot, as it failed.")
     errors: int = counter("store_tier.errors", "{error}", "Writes that could not be read back. The log has the reason.")
 
 
@@ -143,10 +118,8 @@ class Stats(TrafficStats):
     """Counts of a saver or a store in this process. Over two tiers, requests and cache are those of hot."""
 
     cache_bytes: int = counter("remembered.size", "By", "Estimated memory of the cache.", "up_down_counter")
-    cache_hits: int = _LOOKUPS.field(
-        "hit", "Puts and reads of a saver whose thread was cached, or reads of a store whose partition was."
-    )
-    cache_misses: int = _LOOKUPS.field("miss", "Such calls whose thread or partition was not cached.")
+    cache_hits: int = _LOOKUPS.field("hit", "Calls whose thread or partition was cached.")
+    cache_misses: int = _LOOKUPS.field("miss", "Calls whose thread or partition was not cached.")
     unavailable: int = counter("keys.skipped", "{thread}", "Threads and partitions that were skipped: no key.")
     tiers: TierStats = field(default_factory=TierStats)
     """Events between the tiers of a `TieredSaver`. All are 0 for another saver or store."""

@@ -30,6 +30,7 @@ from redis_saver._migrate.files import ThreadFile
 from redis_saver._storage import codec
 from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.context import Context
+from redis_saver._storage.keyed import with_key
 from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver._tiered.requests import ColdCall, Tiered, with_own_errors
 from redis_saver._tiered.saver import TwoTiers, driver_over, tiers_of
@@ -247,12 +248,16 @@ class Source:
             return {}
         config = configs.to_config(address.thread_id, address.checkpoint_ns, address.checkpoint_id or "")
         wanted = list(channels)[:MAX_CHANNELS]
-        return driver_of(self.hot).run(delta.get_delta_channel_history(self._context, config, wanted))
+        histories = with_key(
+            self._context, address.thread_id, lambda of: delta.get_delta_channel_history(of, config, wanted)
+        )
+        return driver_of(self.hot).run(histories)
 
     def find(self, address: Address) -> CheckpointTuple | None:
         """Read a checkpoint from Redis, else from the cold saver. Without an id, read the newest of the namespace."""
         config: Any = configs.to_config(address.thread_id, address.checkpoint_ns, address.checkpoint_id or "")
-        in_redis = driver_of(self.hot).run(reading.get_tuple(self._context, config))
+        operation = with_key(self._context, address.thread_id, lambda of: reading.get_tuple(of, config))
+        in_redis = driver_of(self.hot).run(operation)
         if self.tiers is None or (in_redis is not None and address.checkpoint_id):
             return in_redis
         if in_redis is None and self.saver.get_thread(address.thread_id) is None:

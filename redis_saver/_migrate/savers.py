@@ -189,7 +189,7 @@ class OurEndpoint(SaverEndpoint):
         return super()._record(thread, key, Entry(entry.parent, tasks))
 
 
-@keyed()
+@keyed
 def _survey(context: Context, thread: str) -> Operation[ThreadOutline]:
     """Read the outline of a thread. Of its pending writes, only the special ones are read."""
     references = yield from read_references(context, thread)
@@ -212,7 +212,7 @@ def _survey(context: Context, thread: str) -> Operation[ThreadOutline]:
     return {key: Entry(links.parent or None, tasks.get(key, {})) for key, links in references.checkpoints.items()}
 
 
-@keyed()
+@keyed
 def _read_writes(
     context: Context, thread: str, key: CheckpointKey, tasks: Sequence[Task]
 ) -> Operation[dict[Task, Write]]:

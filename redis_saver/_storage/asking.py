@@ -39,11 +39,7 @@ class Questions(Generic[AnswerT]):
         self._lock, self._under_way = threading.Lock(), dict[Hashable, Question[AnswerT]]()
 
     def request(
-        self,
-        key: Hashable,
-        question: Ask,
-        known: Callable[[], AnswerT | None],
-        learn: Callable[[Any], AnswerT],
+        self, key: Hashable, question: Ask, known: Callable[[], AnswerT | None], learn: Callable[[Any], AnswerT]
     ) -> Ask:
         """Return the request that asks a question, or waits until another caller has.
 

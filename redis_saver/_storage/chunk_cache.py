@@ -267,13 +267,7 @@ class ChunkCache:
         return known
 
     def remember(
-        self,
-        thread: bytes,
-        seen: Update,
-        ns: str = "",
-        checkpoint: KnownCheckpoint | None = None,
-        before: bytes = b"",
-        tag: bytes | None = None,
+        self, thread: bytes, seen: Update, ns: str, checkpoint: KnownCheckpoint, before: bytes, tag: bytes
     ) -> None:
         """Remember what a put or a read has seen of a thread.
 
@@ -283,34 +277,36 @@ class ChunkCache:
             thread: The key of the thread's data.
             seen: Versions of its values.
             ns: The namespace of the checkpoint that has them.
-            checkpoint: That checkpoint, or None if it must not be remembered.
+            checkpoint: That checkpoint.
             before: The thread's tag when the put or the read began.
-            tag: The thread's tag after it. None means that nothing proves that `seen` is stored.
+            tag: The thread's tag after it.
         """
         known = self._threads.get(thread, NOTHING)
         chain, checkpoints = known.chain, known.checkpoints
-        if tag is None:
-            tag = known.tag
-        else:
-            expected = before.endswith(known.sent) if known.sent else before == known.tag
-            if not before or not (expected or before == tag == known.tag):
-                chain = next(_chains)
-            for version in seen.values():
-                if version is not None:
-                    version.chain = chain
-        if checkpoint is not None and checkpoints.get(ns) is not checkpoint:
+        expected = before.endswith(known.sent) if known.sent else before == known.tag
+        if not before or not (expected or before == tag == known.tag):
+            chain = next(_chains)
+        for version in seen.values():
+            if version is not None:
+                version.chain = chain
+        if checkpoints.get(ns) is not checkpoint:
             checkpoints = dict(checkpoints)
             checkpoints.pop(ns, None)
             checkpoints[ns] = checkpoint
             if len(checkpoints) > NAMESPACES_PER_THREAD:
                 del checkpoints[next(iter(checkpoints))]
-        if checkpoint is not None and checkpoint.chain != chain:
+        if checkpoint.chain != chain:
             checkpoint.chain = chain
             for key, version in known.versions.items():
                 if key[0] == ns and checkpoint.values.get(version.field) is not None:
                     version.chain = chain
         sent = known.sent if tag == known.tag else b""
         self._store(thread, KnownThread(known.updated(seen), known.points, checkpoints, tag, chain, sent))
+
+    def remember_versions(self, thread: bytes, seen: Update) -> None:
+        """Remember versions that were read without their checkpoint. No tag proves that they are still stored."""
+        known = self._threads.get(thread, NOTHING)
+        self._store(thread, known._replace(versions=known.updated(seen)))
 
     def note_sent(self, thread: bytes, ns: str, chunks: Mapping[bytes, bytes], before: bytes, end: bytes) -> None:
         """Remember the chunks of pending writes that are about to be sent, so that a put need not send them, too.
@@ -358,7 +354,7 @@ class ChunkCache:
             ns: The namespace.
             point: The histories.
             used: Ids of the known points that it continues and replaces.
-            seen: As in `remember`.
+            seen: As in `remember_versions`.
         """
         known = self._threads.get(thread, NOTHING)
         replaced = {point.checkpoint_id, *used}

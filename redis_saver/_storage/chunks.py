@@ -47,10 +47,6 @@ class Level(NamedTuple):
     fields: tuple[bytes, ...] = ()
     chunks: tuple[bytes, ...] = ()
 
-    def count(self, position: int) -> int:
-        """Return the number of chunks in a list of chunks."""
-        return len(self.chunks[position]) // DIGEST
-
     def with_more(self, same: int, fields: Sequence[bytes], chunks: Sequence[bytes]) -> Level:
         """Return the first `same` chunks of this level, with more after them."""
         return Level((*self.fields[:same], *fields), (*self.chunks[:same], *chunks))
@@ -255,7 +251,7 @@ def right_edge(levels: Sequence[Level]) -> list[bytes]:
     """
     fields = list(levels[-1].fields)
     for lists, below in zip(levels[:0:-1], levels[-2::-1], strict=True):
-        fields += below.fields[-lists.count(-1) :]
+        fields += below.fields[-(len(lists.chunks[-1]) // DIGEST) :]
     return fields
 
 
@@ -386,7 +382,7 @@ def _list(below: Sequence[bytes], before: Level, same: int, digest: Digests) -> 
     # The last list may have ended because the value did.
     while kept and (start > same or kept == len(before.chunks)):
         kept -= 1
-        start -= before.count(kept)
+        start -= len(before.chunks[kept]) // DIGEST
     fields, lists = list[bytes](), list[bytes]()
     for position in range(start, len(below)):
         length = position + 1 - start

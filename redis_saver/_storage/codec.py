@@ -17,6 +17,7 @@ from redis_saver._common.config import Address, to_config
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Allowance
 from redis_saver._serde import fallback
+from redis_saver._serde.cutter import OPENED
 from redis_saver._serde.fingerprint import NONE, EncodedValue
 from redis_saver._serde.serializer import takes_views
 from redis_saver._storage import chunks as chunked, compression, header as headers
@@ -48,7 +49,6 @@ def encode_value(context: Context, value: Any, channel: str, before: Stored | No
             encoded = EncodedValue(*_dumped(context, value))
         else:
             encoded = dumps_rest(context.serde, value, before.fingerprint if before else None)
-        _check_size(context, encoded, _VALUE, channel)
         if (stored := _cut(context, encoded, _VALUE, channel, before)) is not None:
             return stored
         if encoded.front:
@@ -67,16 +67,6 @@ def _dumped(context: Context, value: Any) -> tuple[str, bytes]:
     return kind, bytes(data)
 
 
-def _check_size(context: Context, encoded: EncodedValue, what: str, channel: str) -> None:
-    """Check the size of a value or pending write, as `what` names it, before the work of cutting it.
-
-    Raises:
-        LimitExceeded: It is too long.
-    """
-    if (size := encoded.front + len(encoded.data)) > context.limits.value_bytes:
-        limits.check(context.limits, "value_bytes", size, f"{what} has {{}} bytes", channel)
-
-
 def _whole(context: Context, encoded: EncodedValue) -> tuple[bytes, bytes]:
     """Return the type and bytes of a value or pending write that is stored whole, compressed if that is set."""
     kind, data = names.encode(encoded.type), encoded.data
@@ -84,13 +74,23 @@ def _whole(context: Context, encoded: EncodedValue) -> tuple[bytes, bytes]:
 
 
 def _cut(
-    context: Context, encoded: EncodedValue, what: str, channel: str, before: Stored | None = None
+    context: Context,
+    encoded: EncodedValue,
+    what: str,
+    channel: str,
+    before: Stored | None = None,
+    *,
+    may_cut: bool = True,
 ) -> Stored | None:
-    """Cut a value or a pending write into chunks, as `what` names it. Return None if it is stored whole.
+    """Check the size of a value or a pending write, as `what` names it, and cut it. Return None if it stays whole.
 
     Raises:
-        LimitExceeded: It has too many chunks, or too many levels of lists of chunks.
+        LimitExceeded: It is too long, or has too many chunks, or too many levels of lists of chunks.
     """
+    if (size := encoded.front + len(encoded.data)) > context.limits.value_bytes:
+        limits.check(context.limits, "value_bytes", size, f"{what} has {{}} bytes", channel)
+    if size < OPENED or not may_cut:
+        return None
     kind = chunked.PLAIN if context.compression is None else chunked.ZSTD
     if (stored := chunked.cut(encoded, kind, before, context.digest, context.gear)) is None:
         return None
@@ -279,8 +279,8 @@ def _encode_write(
     """Return the type and bytes of a pending write. Its chunks are added to `chunks`."""
     try:
         encoded = EncodedValue(*_dumped(context, value))
-        _check_size(context, encoded, _WRITE, channel)
-        if chunks is not None and (stored := _cut(context, encoded, _WRITE, channel)) is not None:
+        stored = _cut(context, encoded, _WRITE, channel, may_cut=chunks is not None)
+        if chunks is not None and stored is not None:
             chunks |= stored.chunks
             return IN_CHUNKS, stored.value
     except RedisSaverError:

@@ -107,23 +107,11 @@ def encode(
         raise
     except Exception as error:
         raise encoding(what, checkpoint["id"]).of(error) from error
-    return pack(
-        (
-            names.component(parent) if parent else b"",
-            b"" if time is None else names.encode(str(time)),
-            run,
-            table.names_chunk,
-            table.present,
-            table.slots,
-            table.tokens,
-            retained,
-            table.seen,
-            names.encode(kind),
-            body,
-            names.encode(about_kind),
-            about,
-        )
-    )
+    return pack((
+        names.component(parent) if parent else b"", b"" if time is None else names.encode(str(time)), run,
+        table.names_chunk, table.present, table.slots, table.tokens, retained, table.seen,
+        names.encode(kind), body, names.encode(about_kind), about,
+    ))  # fmt: skip
 
 
 def decode(context: Context, header: bytes, checkpoint_id: str, chunks: Mapping[bytes, bytes], owner: object) -> Header:
@@ -319,17 +307,11 @@ def version_table(checkpoint: Checkpoint, new_versions: ChannelVersions, prefix:
     listed = tuple(places)
     chunk = _CHUNKS.get(listed) or _names_chunk(listed)
     fields = [prefix + component + text for component, text in zip(chunk.components, texts)]  # noqa: B905
+    packed_slots = struct.pack(f">{len(slots)}H", *slots)
     return VersionTable(
-        chunk.field,
-        chunk.content,
-        tuple(fields),
-        b"".join(present),
-        b"".join(flags),
-        struct.pack(f">{len(slots)}H", *slots),
-        pack(tokens),
-        packed,
-        written,
-    )
+        chunk.field, chunk.content, tuple(fields),
+        b"".join(present), b"".join(flags), packed_slots, pack(tokens), packed, written,
+    )  # fmt: skip
 
 
 def _seen(seen: Any, places: dict[str, int], tokens: dict[bytes, int]) -> list[int] | None:

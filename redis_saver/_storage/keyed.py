@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec
 
 from langchain_core.runnables import RunnableConfig
 
-from redis_saver._common import config as configs
 from redis_saver._engine.requests import Page, R, Request, T
 from redis_saver._engine.runner import Pump
 from redis_saver._storage.context import Context
 from redis_saver.errors import DecodeError, KeyMismatch
 
 P = ParamSpec("P")
-ThreadT = TypeVar("ThreadT", str, RunnableConfig)
 ATTEMPTS = 3
 """Maximum number of attempts. Several callers of this process may make a data key for a thread at the same time."""
 
@@ -69,27 +67,14 @@ def with_key(
 
 
 def keyed(
-    *, creates: bool = False
-) -> Callable[
-    [Callable[Concatenate[Context, ThreadT, P], Generator[R, Any, T]]],
-    Callable[Concatenate[Context, ThreadT, P], Generator[R | Request, Any, T]],
-]:
-    """Decorate an operation whose second argument is a thread, or a config of one. It runs as by `with_key`."""
+    function: Callable[Concatenate[Context, str, P], Generator[R, Any, T]],
+) -> Callable[Concatenate[Context, str, P], Generator[R | Request, Any, T]]:
+    """Decorate an operation whose second argument is a thread. It runs as by `with_key`."""
 
-    def decorate(
-        function: Callable[Concatenate[Context, ThreadT, P], Generator[R, Any, T]],
-    ) -> Callable[Concatenate[Context, ThreadT, P], Generator[R | Request, Any, T]]:
-        @wraps(function)
-        def operation(
-            context: Context, on: ThreadT, /, *args: P.args, **kwargs: P.kwargs
-        ) -> Generator[R | Request, Any, T]:
-            if context.data_keys is None or context.cipher is not None:
-                return function(context, on, *args, **kwargs)
-            thread, config = (on, None) if isinstance(on, str) else (configs.thread_id(on), on)
-            return with_key(
-                context, thread, lambda of: function(of, on, *args, **kwargs), creates=creates, config=config
-            )
+    @wraps(function)
+    def operation(context: Context, thread: str, /, *args: P.args, **kwargs: P.kwargs) -> Generator[Any, Any, T]:
+        if context.data_keys is None or context.cipher is not None:
+            return function(context, thread, *args, **kwargs)
+        return with_key(context, thread, lambda of: function(of, thread, *args, **kwargs))
 
-        return operation
-
-    return decorate
+    return operation

@@ -304,12 +304,7 @@ class DataKeys:
         return held if held is not None and held.is_current else self.keep(name, made)
 
     def wrap_anew(
-        self,
-        name: str,
-        cipher: Cipher,
-        config: RunnableConfig | None = None,
-        *,
-        replaces: bool = False,
+        self, name: str, cipher: Cipher, config: RunnableConfig | None = None, *, replaces: bool = False
     ) -> Operation[Cipher]:
         """Wrap the data key of a thread or partition as the provider would wrap it now.
 

@@ -277,7 +277,7 @@ def metadata_of(tiers: Tiers, config: RunnableConfig, metadata: CheckpointMetada
     return merged
 
 
-@keyed()
+@keyed
 def task_paths_in_hot(hot: Context, thread: str, checkpoints: Iterable[CheckpointTuple]) -> Operation[TaskPaths]:
     """Read from hot the known paths of tasks with pending writes."""
     data, paths = hot.keyspace.keys(thread).data_key, dict[tuple[str, str, str], str]()

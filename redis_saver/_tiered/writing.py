@@ -17,7 +17,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
 
 from redis_saver._checkpoint import writing
-from redis_saver._checkpoint.guards import ANYBODY, GuardedScript, remember_loop, with_parent, writer_of
+from redis_saver._checkpoint.guards import ANYBODY, GuardedScript, NewCheckpoint, remember_loop, with_parent, writer_of
 from redis_saver._common import config as configs, names
 from redis_saver._common.config import Address
 from redis_saver._engine.requests import Argument, Operation
@@ -72,14 +72,15 @@ def put(
 ) -> Tiered[RunnableConfig]:
     """Store a checkpoint."""
     address, settings = configs.address_and_settings(config)
+    new = NewCheckpoint(address, settings, _NO_CONFIG, checkpoint, metadata, new_versions)
     hot, (thread, ns, parent_id), checkpoint_id = tiers.hot_context, address, checkpoint["id"]
     writer = writer_of(hot, thread, settings.owner)
     if hot.refuses_forks:
-        writer = with_parent(writer, hot, address, settings, checkpoint, metadata)
+        writer = with_parent(writer, hot, new)
     if hot.check_values is not None:
-        hot.check_values.check(hot.serde, writing.new_values(checkpoint, new_versions))
+        hot.check_values.check(hot.serde, writing.new_values(new))
     metadata = context.metadata_of(tiers, config, metadata)
-    store = _keyed(hot, config, writing.store, address, settings, _NO_CONFIG, checkpoint, metadata, new_versions)
+    store = _keyed(hot, config, writing.store, new._replace(metadata=metadata))
     # A fill of an older id says nothing about writes of this checkpoint. So only the parent may be missing.
     lacked = [address] if parent_id and tiers.fills.of(thread, ns, checkpoint_id) else []
     parent, member = names.checkpoint(ns, parent_id) if parent_id else b"", names.checkpoint(ns, checkpoint_id)
@@ -95,7 +96,7 @@ def put(
         yield ColdCall("put", (for_cold(config), checkpoint, metadata, versions))
         is_in_hot = yield from end(tiers, intent, _store_through(intent, write))
     if hot.refuses_forks:
-        remember_loop(hot, address, checkpoint, metadata)
+        remember_loop(hot, new)
     if tiers.flush_queue and not is_in_hot:
         # After a fill, hot can acknowledge the next put. If the fill fails, the next reader raises the error.
         yield from attempt(fetching(tiers, address._replace(checkpoint_id=None)))
@@ -106,14 +107,14 @@ def put_writes(
     tiers: Tiers, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
 ) -> Tiered[None]:
     """Store the pending writes of a task."""
-    address, settings = writing.address_of_writes(config)
+    new = writing.TaskWrites.of(config, writes, task_id, task_path)
     if not writes:
         return
-    hot, prefix = tiers.hot_context, writes_of(address)
-    writer, member = writer_of(hot, address.thread_id, settings.owner), prefix + names.component(task_id)
+    hot, address, prefix = tiers.hot_context, new.address, writes_of(new.address)
+    writer, member = writer_of(hot, address.thread_id, new.settings.owner), prefix + names.component(task_id)
     if hot.check_values is not None:
         hot.check_values.check(hot.serde, writes)
-    store = _keyed(hot, config, writing.store_writes, address, settings, writes, task_id, task_path)
+    store = _keyed(hot, config, writing.store_writes, new)
     # Writes may come before their checkpoint. Hot takes them if it has the newest checkpoint.
     lacked = [address._replace(checkpoint_id=None), address]
     behind, through = scripts.PUT_WRITES_BEHIND, scripts.PUT_WRITES_THROUGH

@@ -284,15 +284,15 @@ def test_the_cache_evicts_the_least_recently_used_version() -> None:
     version = Version(b"b", stored)
     known = ChunkCache(3 * version.size + 10)
     for thread in (b"1", b"2", b"3"):
-        known.remember(thread, {("", "messages"): version})
-    known.remember(b"1", {("", "messages"): version})
-    known.remember(b"4", {("", "messages"): version})
+        known.remember_versions(thread, {("", "messages"): version})
+    known.remember_versions(b"1", {("", "messages"): version})
+    known.remember_versions(b"4", {("", "messages"): version})
     assert [bool(known.of(thread).versions) for thread in (b"1", b"2", b"3", b"4")] == [True, False, True, True]
     known.forget(b"1")
-    known.remember(b"5", {("", "messages"): version})
+    known.remember_versions(b"5", {("", "messages"): version})
     assert [bool(known.of(thread).versions) for thread in (b"1", b"3", b"4", b"5")] == [False, True, True, True]
     nothing = ChunkCache(0)
-    nothing.remember(b"1", {("", "messages"): version})
+    nothing.remember_versions(b"1", {("", "messages"): version})
     assert not nothing.of(b"1").versions
 
 
@@ -416,13 +416,13 @@ def test_output_of_foreign_serializers_is_stored_unchanged(serde: Any) -> None:
 def test_empty_entries_take_no_memory() -> None:
     known = ChunkCache(0)
     for number in range(50):
-        known.remember(b"%d" % number, {})
-        known.remember(b"%d" % number, {("", "messages"): None})
+        known.remember_versions(b"%d" % number, {})
+        known.remember_versions(b"%d" % number, {("", "messages"): None})
     assert known.numbers()["cache_bytes"] == 0
     stored = codec.encode_value(Bare(), history(100), "value")
     known = ChunkCache(10**6)
-    known.remember(b"1", {("", "messages"): Version(b"b", stored)})
-    known.remember(b"1", {("", "messages"): None})
+    known.remember_versions(b"1", {("", "messages"): Version(b"b", stored)})
+    known.remember_versions(b"1", {("", "messages"): None})
     assert not known.of(b"1").versions
     assert known.numbers()["cache_bytes"] == 0
 
