@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Generator, Mapping, Sequence
-from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
@@ -25,6 +24,7 @@ from redis_saver.errors import decoding
 CHECKPOINTS_PER_PAGE = 50
 HEADERS_PER_PAGE = 200
 THREADS_PER_BATCH = 500
+K = TypeVar("K")
 
 
 class Query(NamedTuple):
@@ -206,6 +206,14 @@ def collect(stream: Stream[T]) -> Operation[list[T]]:
     return items
 
 
+def ask_each(items: Sequence[K], request: Callable[[K], Call | Command]) -> Operation[list[Any]]:
+    """Return the replies to a request about each item, in their order. Cost: one round trip for 500 items."""
+    replies = list[Any]()
+    for start in range(0, len(items), THREADS_PER_BATCH):
+        replies += yield Batch([request(item) for item in items[start : start + THREADS_PER_BATCH]])
+    return replies
+
+
 class _Newest:
     """A thread in the merge of all threads, with a page of its checkpoints. The first page has a single one."""
 
@@ -266,13 +274,12 @@ def _newest_of_all(context: Context, asked: Query) -> Operation[list[_Newest]]:
     """Return a heap of all threads that have checkpoints of a query, each with its newest one."""
     upper, lower = bounds(None, None, asked.before)
     what = b"headers" if asked.matches else b"names"
-    heap: list[_Newest] = []
-    threads = iter(dict.fromkeys((yield from collect(scan_threads(context)))))
-    while batch := [_Newest(thread, upper, lower, what) for thread in islice(threads, THREADS_PER_BATCH)]:
-        replies = yield Batch([newest.request(context) for newest in batch])
-        for newest, page in zip(batch, replies, strict=True):
-            newest.fill(page)
-        heap += [newest for newest in batch if newest.stored]
+    threads = dict.fromkeys((yield from collect(scan_threads(context))))
+    every = [_Newest(thread, upper, lower, what) for thread in threads]
+    pages = yield from ask_each(every, lambda newest: newest.request(context))
+    for newest, page in zip(every, pages, strict=True):
+        newest.fill(page)
+    heap = [newest for newest in every if newest.stored]
     heapq.heapify(heap)
     return heap
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base.id import UUID
 
@@ -20,7 +20,7 @@ from redis_saver._checkpoint.retention import CheckpointKey, Checkpoints, Reacha
 from redis_saver._common import config, limits, names, times
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog, log_text
-from redis_saver._engine.requests import Batch, Call, Command, Operation
+from redis_saver._engine.requests import Call, Command, Operation
 from redis_saver._storage import chunks, header
 from redis_saver._storage.context import Context
 from redis_saver._storage.keyed import keyed
@@ -148,17 +148,14 @@ def threads_with_runs(context: Context, members: Sequence[bytes]) -> Operation[t
 
     Returns these threads, and the text of the error for each thread that cannot be read.
     """
-    having, unread = list[str](), dict[str, bytes]()
-    threads = list(dict.fromkeys((yield from listing.collect(listing.scan_threads(context)))))
-    for start in range(0, len(threads), listing.THREADS_PER_BATCH):
-        batch = threads[start : start + listing.THREADS_PER_BATCH]
-        replies = yield Batch([Call(scripts.HAS_RUNS, context.keyspace.keys(thread), members) for thread in batch])
-        for thread, has_some in zip(batch, replies, strict=True):
-            if isinstance(has_some, bytes):
-                unread[thread] = has_some
-            elif has_some:
-                having.append(thread)
-    return having, unread
+    threads, keys = (
+        list(dict.fromkeys((yield from listing.collect(listing.scan_threads(context))))),
+        context.keyspace.keys,
+    )
+    replies = yield from listing.ask_each(threads, lambda thread: Call(scripts.HAS_RUNS, keys(thread), members))
+    having = [(thread, has_some) for thread, has_some in zip(threads, replies, strict=True) if has_some]
+    unread = {thread: text for thread, text in having if isinstance(text, bytes)}
+    return [thread for thread, _ in having if thread not in unread], unread
 
 
 @keyed
@@ -287,21 +284,25 @@ def _check_unneeded(
     """
     with decoding("the channels of thread {!r}", thread):
         valueless = _valueless(checkpoints, victims)
-    for start in range(0, len(valueless), CALLS_PER_PAGE):
-        page = valueless[start : start + CALLS_PER_PAGE]
-        writers = dict.fromkeys(each.written_by for each in page)
-        fields = [names.checkpoint(*at) for at in writers]
-        headers = yield Command(("HMGET", context.keyspace.keys(thread).data_key, *fields))
+    metadata = yield from _metadata(context, thread, list(dict.fromkeys(each.written_by for each in valueless)))
+    for child, channel, at in valueless:
+        if at in metadata and channel in delta.rebuilt(metadata[at]):
+            removed = child[0], checkpoints[child].parent
+            raise still_needed(thread, names.decode(checkpoints[removed].run[1:]), removed, child, channel)
+
+
+def _metadata(
+    context: Context, thread: str, wanted: Sequence[CheckpointKey]
+) -> Operation[dict[CheckpointKey, Mapping[str, Any]]]:
+    """Read the metadata of checkpoints, except those that were removed just now. Then a plan is void anyway."""
+    data, read = context.keyspace.keys(thread).data_key, dict[CheckpointKey, Mapping[str, Any]]()
+    for start in range(0, len(wanted), CALLS_PER_PAGE):
+        page = wanted[start : start + CALLS_PER_PAGE]
+        stored = yield Command(("HMGET", data, *(names.checkpoint(*key) for key in page)))
         with decoding("the metadata of thread {!r}", thread):
-            rebuilt = {
-                at: delta.rebuilt(header.metadata(context, raw, config.Address(thread, *at)))
-                for at, raw in zip(writers, headers, strict=True)
-                if raw is not None
-            }
-        for child, channel, at in page:
-            if channel in rebuilt.get(at, ()):
-                removed = child[0], checkpoints[child].parent
-                raise still_needed(thread, names.decode(checkpoints[removed].run[1:]), removed, child, channel)
+            found = [(key, raw) for key, raw in zip(page, stored, strict=True) if raw is not None]
+            read |= {key: header.metadata(context, raw, config.Address(thread, *key)) for key, raw in found}
+    return read
 
 
 class _Valueless(NamedTuple):
@@ -370,16 +371,8 @@ def _needed(
 def _roots_of_calls(context: Context, thread: str, checkpoints: Checkpoints) -> Operation[dict[str, str | None]]:
     """Return the root checkpoint of each subgraph call by namespace. The newest checkpoint of the call names it."""
     calls = [newest for newest in dict(sorted(checkpoints)).items() if retention.is_call(newest[0])]
-    roots, data = dict[str, str | None](), context.keyspace.keys(thread).data_key
-    for start in range(0, len(calls), CALLS_PER_PAGE):
-        page = calls[start : start + CALLS_PER_PAGE]
-        stored = yield Command(("HMGET", data, *(names.checkpoint(*call) for call in page)))
-        with decoding("the subgraph calls of thread {!r}", thread):
-            for (ns, checkpoint_id), raw in zip(page, stored, strict=True):
-                if raw is not None:  # else it was removed just now, and the plan is void
-                    address = config.Address(thread, ns, checkpoint_id)
-                    roots[ns] = retention.root_of(header.metadata(context, raw, address))
-    return roots
+    metadata = yield from _metadata(context, thread, calls)
+    return {ns: retention.root_of(of_call) for (ns, _), of_call in metadata.items()}
 
 
 def _with_ancestors(

@@ -80,7 +80,8 @@ def read(
     had = {key: version for key, version in known.versions.items() if key[0] == ns}
     expected = _expected(known, ns)
     while True:
-        stored = yield Call(scripts.GET, keys, _arguments(context, address, had, known.tag, expected))
+        newest = (known.tag, expected.field) if expected else (b"", b"")
+        stored = yield Call(scripts.GET, keys, (*_arguments(context, address, had), *newest))
         if stored is None:
             return None
         reply = _reply(thread, stored, on_fill, in_tiers=len(keys) > 2)
@@ -109,8 +110,8 @@ def read(
         if wanted:
             _note_walk(address, saved)
         if used is not None:
-            newest = expected or _known(ns, saved, reply)
-            cache.remember(keys[1], {**dict.fromkeys(had), **used}, ns, newest, reply.tag, reply.tag)
+            stored = expected or _known(ns, saved, reply)
+            cache.remember(keys[1], {**dict.fromkeys(had), **used}, ns, stored, reply.tag, reply.tag)
         if on_fill and reply.fill:
             on_fill(reply.fill)
         return saved
@@ -143,14 +144,8 @@ def _note_walk(address: config.Address, saved: CheckpointTuple) -> None:
         _walks[config.address(saved.parent_config)] = steps
 
 
-def _arguments(
-    context: Context,
-    address: config.Address,
-    had: Mapping[ChannelKey, Version],
-    tag: bytes,
-    expected: KnownCheckpoint | None,
-) -> tuple[Argument, ...]:
-    """Return the arguments of `lua/checkpoint/get.lua`."""
+def _arguments(context: Context, address: config.Address, had: Mapping[ChannelKey, Version]) -> tuple[Argument, ...]:
+    """Return the arguments of `lua/checkpoint/get.lua`, except the last two."""
     roots, told = list[bytes](), list[bytes]()
     for version in had.values():
         told += version.right_edge()
@@ -160,7 +155,7 @@ def _arguments(
         names.component(address.checkpoint_ns),
         names.component(address.checkpoint_id) if address.checkpoint_id else b"",
         b"1" if context.expiry.refresh_on_read else b"0", context.expiry.milliseconds or b"",
-        b"".join(roots), b"".join(told[:MAX_TOLD]), *((tag, expected.field) if expected else (b"", b"")),
+        b"".join(roots), b"".join(told[:MAX_TOLD]),
     )  # fmt: skip
 
 

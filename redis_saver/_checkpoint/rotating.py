@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 from redis_saver._checkpoint import copying, listing
 from redis_saver._common.display import shown
-from redis_saver._engine.requests import Batch, Command, Operation
+from redis_saver._engine.requests import Command, Operation
 from redis_saver._storage import rewrapping
 from redis_saver._storage.context import Context
 from redis_saver._storage.keyed import keyed
@@ -53,12 +53,8 @@ def key_holder(context: Context, thread: str) -> Holder:
 
 def _cold_backed(threads: Sequence[Holder], failed: Mapping[str, str]) -> Operation[int]:
     """Count the threads that are also in a cold tier, except those that cannot be read."""
-    keys, count = [thread.keys[0] for thread in threads if thread.name not in failed], 0
-    size = rewrapping.HOLDERS_PER_BATCH
-    for start in range(0, len(keys), size):
-        batch = keys[start : start + size]
-        count += sum((yield Batch([Command(("HEXISTS", key, "@cold_backed"), (key,)) for key in batch])))
-    return count
+    keys = [thread.keys[0] for thread in threads if thread.name not in failed]
+    return sum((yield from listing.ask_each(keys, lambda key: Command(("HEXISTS", key, "@cold_backed"), (key,)))))
 
 
 @keyed

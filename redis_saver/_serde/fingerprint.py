@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from redis_saver._serde import fallback
 from redis_saver._serde.messages import CLASSES, native, pack
-from redis_saver._serde.msgpack import SNAPSHOT, ext_header, ext_start, header
+from redis_saver._serde.msgpack import SNAPSHOT, ext_header, header
 
 _SIZE = operator.itemgetter(-1)
 
@@ -75,11 +75,6 @@ class EncodedValue(NamedTuple):
     """Size in bytes of these messages, which follow the heads of list and snapshot."""
     fingerprint: Fingerprint | None = None
     """None if the value is no list of plain messages."""
-
-
-def snapshot_start(data: bytes) -> int:
-    """Return the start of a `_DeltaSnapshot`'s value. Return 0 if it is something else, or has 16 bytes or fewer."""
-    return ext_start(SNAPSHOT, data)
 
 
 def encode(value: Any) -> bytes:

@@ -24,7 +24,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from redis_saver._serde import fallback, fingerprint
 from redis_saver._serde.fingerprint import NONE, EncodedValue, Fingerprint
-from redis_saver._serde.msgpack import header, header_length, list_length
+from redis_saver._serde.msgpack import SNAPSHOT, ext_start, header, header_length, list_length
 
 
 class SafeSerializer(JsonPlusSerializer):
@@ -105,7 +105,7 @@ class FastSerializer(SafeSerializer):
         """
         if kind != "msgpack" or not self._has_short_path():
             return None if front.kinds else (self.loads_typed((kind, data)), None)
-        start = fingerprint.snapshot_start(data)
+        start = ext_start(SNAPSHOT, data)
         if not front.kinds:
             value = self.loads_typed((kind, data))
             inner: Any = getattr(value, "value", None) if start else value

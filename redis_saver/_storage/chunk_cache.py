@@ -25,7 +25,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from redis_saver._common import config, forks
 from redis_saver._common.bounded_cache import BoundedCache
-from redis_saver._serde.fingerprint import snapshot_start
+from redis_saver._serde.msgpack import SNAPSHOT, ext_start
 from redis_saver._storage.chunks import Stored, Write, head_of, right_edge
 
 CACHE_BYTES = 64 * 2**20
@@ -63,7 +63,7 @@ class Version:
 
     def is_snapshot(self) -> bool:
         """True for a `_DeltaSnapshot`. Later checkpoints have no value of their own and rely on it."""
-        return bool(self.stored.levels and snapshot_start(head_of(self.stored)))
+        return bool(self.stored.levels and ext_start(SNAPSHOT, head_of(self.stored)))
 
 
 def names_version(field: bytes, chunk: bytes) -> Version:

@@ -186,9 +186,7 @@ def _alike(some: Sequence[bytes], others: Sequence[bytes]) -> int:
     return len(same) if all(same) else same.index(False)
 
 
-def by_field(
-    levels: Sequence[Level], kept: Sequence[int] = (), before: Stored | None = None
-) -> tuple[dict[bytes, bytes], int]:
+def by_field(levels: Sequence[Level], kept: Sequence[int], before: Stored | None) -> tuple[dict[bytes, bytes], int]:
     """Return the chunks of all levels by field, and their size in bytes.
 
     Args:

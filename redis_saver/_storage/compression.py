@@ -65,11 +65,6 @@ def decompress(data: bytes, allowance: Allowance) -> bytes:
     return decompressor.decompress(data)  # type: ignore[no-any-return]
 
 
-def is_compressed(kind: bytes) -> bool:
-    """True if a type is that of compressed bytes."""
-    return kind.startswith(MARK)
-
-
 def smaller(kind: bytes, data: bytes) -> tuple[bytes, bytes]:
     """Return a type and bytes, compressed if that makes them shorter."""
     if len(data) >= MIN_BYTES and len(short := compress(data)) + len(MARK) < len(data):
@@ -79,4 +74,4 @@ def smaller(kind: bytes, data: bytes) -> tuple[bytes, bytes]:
 
 def original(kind: bytes, data: bytes, allowance: Allowance) -> tuple[bytes, bytes]:
     """Return a type and bytes as they were before `smaller`."""
-    return (kind[len(MARK) :], decompress(data, allowance)) if is_compressed(kind) else (kind, data)
+    return (kind[len(MARK) :], decompress(data, allowance)) if kind.startswith(MARK) else (kind, data)

@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 from typing_extensions import Self
@@ -30,10 +30,8 @@ from redis_saver._storage.framing import pack, unpack
 from redis_saver._storage.sealing import ID, TIME, Cipher, KnownWrites, joined, new_id
 from redis_saver.errors import KeyUnavailable, RedisSaverError, decoding_key
 
-P = ParamSpec("P")
 OnUnavailable: TypeAlias = Literal["raise", "skip"]
 KeyFor: TypeAlias = Callable[[str, RunnableConfig | None], str | None] | str
-ThreadT = TypeVar("ThreadT", str, RunnableConfig)
 CACHE_SECONDS = 300.0
 MAX_KEYS = 10_000
 """Maximum number of data keys that a process keeps."""

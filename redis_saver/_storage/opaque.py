@@ -64,7 +64,7 @@ class OpaqueSerializer(FastSerializer):
         """
         kind, stored = data
         if kind == "msgpack":
-            return _unpack(stored)
+            return ormsgpack.unpackb(stored, ext_hook=_closed, option=ormsgpack.OPT_NON_STR_KEYS)
         if kind in ("null", "bytes", "bytearray"):
             return super().loads_typed(data)
         if "+" in kind:
@@ -75,10 +75,6 @@ class OpaqueSerializer(FastSerializer):
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         """Encode a value that `loads_typed` returned."""
         return obj.typed if isinstance(obj, Opaque) else super().dumps_typed(obj)
-
-
-def _unpack(data: bytes) -> Any:
-    return ormsgpack.unpackb(data, ext_hook=_closed, option=ormsgpack.OPT_NON_STR_KEYS)
 
 
 def _closed(code: int, data: bytes) -> Any:
