@@ -326,7 +326,7 @@ def _decoded(context: Context, address: config.Address, channel: str, answer: Se
             stored = cipher.open_value(prefix + version, stored) if stored else stored
         if not stored:
             return None
-        return codec.decode_value(context, stored, chunks, channel, address, allowance)
+        return codec.Decoder(context, chunks, allowance).value(stored, channel)[0]
 
 
 def nodes_of(value: object) -> Sequence[str]:
@@ -451,7 +451,7 @@ class _Reader(NamedTuple):
         """Decode a short write. None if it unfolds to many times its size, is long, or cannot be decoded."""
         try:
             most = replace(self.context.limits, value_bytes=_UNPACKED * self.longest)
-            return codec.load_write(self.context, write, owner, limits.Allowance(most, owner), chunks)[2]
+            return codec.Decoder(self.context, chunks, limits.Allowance(most, owner)).write(write)[2]
         except Exception:  # noqa: BLE001 - other pages show the error
             return None
 

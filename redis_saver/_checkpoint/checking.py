@@ -414,7 +414,7 @@ class Inventory:
             self.values.add(field)
         else:
             self._records.add(field)
-            self.writes += len(self._writes_in(field, stored)[1])
+            self.writes += len(self._writes_in(field, stored))
         if roots := roots_of(field, stored):
             for root in roots:
                 if self._context.cipher is None:  # else decoding opens it
@@ -425,8 +425,8 @@ class Inventory:
         elif stored:
             first(stored)
 
-    def _writes_in(self, field: bytes, record: bytes) -> tuple[config.Address, list[chunks.Write]]:
-        """Return the checkpoint and the writes of a record."""
+    def _writes_in(self, field: bytes, record: bytes) -> list[chunks.Write]:
+        """Return the writes of a record."""
         head, _, special = field[1:].rpartition(b"\0")
         ns, checkpoint_id, task = names.components(head + b"\0")
         address, of_task = config.Address(self._thread, ns, checkpoint_id), (names.component(task) + special, record)
@@ -434,23 +434,25 @@ class Inventory:
         if self._context.cipher is not None and field in self._members:  # no reader sees others
             self._special[ns, checkpoint_id] += of_task if special else ()
             self._written[ns, checkpoint_id].update(digests_of([(task, write.channel) for write in writes]))
-        return address, writes
+        return writes
 
     def _decode(self, field: bytes, stored: bytes, its_chunks: codec.Chunks) -> None:
         """Decode a value, or the writes in a record."""
         with self._findings.reading(describe(field), _READ):
             if field[:1] == b"b":
-                channel, thread = names.name_of(field[1:].split(b"\0", 2)[1] + b"\0"), f"thread {self._thread!r}"
+                channel = names.name_of(field[1:].split(b"\0", 2)[1] + b"\0")
                 cipher = self._context.opener()
                 value = stored if cipher is None else cipher.open_value(field, stored)
-                codec.decode_value(self._context, value, its_chunks, channel, thread, self._allowance())
+                self._decoder(its_chunks).value(value, channel)
                 return
-            address, writes = self._writes_in(field, stored)
-            for write in writes:
-                codec.load_write(self._context, write, address, self._allowance(), its_chunks)
+            for write in self._writes_in(field, stored):
+                self._decoder(its_chunks).write(write)
 
     def _allowance(self) -> limits.Allowance:
         return limits.Allowance(self._context.limits, f"thread {self._thread!r}")
+
+    def _decoder(self, its_chunks: codec.Chunks) -> codec.Decoder:
+        return codec.Decoder(self._context, its_chunks, self._allowance())
 
     def compare(self, counters: bytes) -> Operation[None]:
         """Compare references with what they refer to.

@@ -389,16 +389,14 @@ def _histories(
     versions: Mapping[str, Version],
 ) -> dict[str, DeltaChannelHistory]:
     """Decode the histories that a walk collected, and remember them."""
-    thread = f"thread {shown(address.thread_id)}"
-    allowance = limits.Allowance(context.limits, thread)
+    allowance = limits.Allowance(context.limits, f"thread {shown(address.thread_id)}")
+    decoder = codec.Decoder(context, chunks, allowance)
     writes: dict[str, list[chunked.Write]] = {channel: [] for channel in channels}
     seeds: dict[str, Seed] = {}
     for ancestor in walked.ancestors:
         for write in reversed(ancestor.writes):
             is_whole = write.type != chunked.IN_CHUNKS
-            writes[write.channel].append(
-                write if is_whole else codec.whole_write(context, write, chunks, thread, allowance)
-            )
+            writes[write.channel].append(write if is_whole else decoder.whole(write))
         seeds.update(ancestor.seeds)
     answers: dict[str, DeltaChannelHistory] = {}
     learned: dict[str, History] = {}
@@ -406,14 +404,11 @@ def _histories(
     for channel in channels:
         base = walked.known.get(channel) or History(seeds[channel].value if channel in seeds else None, None, ())
         history = base._replace(writes=(*base.writes, *reversed(writes[channel])))
-        answers[channel] = {"writes": [codec.load_write(context, write, thread, allowance) for write in history.writes]}
+        answers[channel] = {"writes": list(map(decoder.write, history.writes))}
         if history.seed is not None:
             version = history.version or versions.get(channel)
             last = version.stored if version else None
-            value, stored = codec.decode_stored(
-                context, history.seed, chunks, channel, thread, allowance, last=last, remembers=True
-            )
-            answers[channel]["seed"] = value
+            answers[channel]["seed"], stored = decoder.value(history.seed, channel, last, remembers=True)
             if stored is not None:
                 field = seeds[channel].field if channel in seeds else history.version.field  # type: ignore[union-attr]
                 is_same = version is not None and version.field == field and version.stored is stored

@@ -91,11 +91,11 @@ def check_names(limits: Limits, names: Iterable[bytes], what: str) -> None:
 class Allowance:
     """Remaining memory for decoding one checkpoint's values, or one reply's chunks."""
 
-    __slots__ = ("_left", "_limits", "_place")
+    __slots__ = ("_left", "_limits", "owner")
 
-    def __init__(self, limits: Limits, place: object) -> None:
-        """Start with the maximum that the limits allow. `place` names the data in messages."""
-        self._limits, self._place, self._left = limits, place, _VALUES_PER_REPLY * limits.value_bytes
+    def __init__(self, limits: Limits, owner: object) -> None:
+        """Start with the maximum that the limits allow. `owner` is the checkpoint or thread, for messages."""
+        self._limits, self.owner, self._left = limits, owner, _VALUES_PER_REPLY * limits.value_bytes
 
     def unfold(self, limit: str, amount: int) -> None:
         """Count a value's bytes, chunks or levels of chunks, before the value is decoded.
@@ -111,6 +111,6 @@ class Allowance:
             if limit not in FIXED:
                 remedy += f"; or, if it was written with larger limits, set limits=Limits({limit}=...)"
             raise LimitExceeded(
-                f"a value of {self._place} is too large to read: {limit} {amount:,}, and the limit is {most:,} "
+                f"a value of {self.owner} is too large to read: {limit} {amount:,}, and the limit is {most:,} "
                 f"({_VALUES_PER_REPLY} times that for all values together). Nothing was changed. {remedy}"
             )

@@ -204,10 +204,10 @@ def _survey(context: Context, thread: str) -> Operation[ThreadOutline]:
         tasks.setdefault((ns, checkpoint_id), {})[task] = TaskInfo()
         if index:
             specials.setdefault((ns, checkpoint_id), []).append(task)
-    allowance = Allowance(context.limits, f"thread {shown(thread)}")
+    decoder = codec.Decoder(context, {}, Allowance(context.limits, f"thread {shown(thread)}"))
     for key, some in specials.items():
         for task, write in (yield from _read_writes(context, thread, key, some)).items():
-            value = codec.load_write(context, write, Address(thread, *key), allowance)[2]
+            value = decoder.write(write)[2]
             tasks[key][task] = TaskInfo(write.task_path, special(task, value))
     return {key: Entry(links.parent or None, tasks.get(key, {})) for key, links in references.checkpoints.items()}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWrite, writes_sort_key
 
@@ -31,9 +31,9 @@ from redis_saver.errors import RedisSaverError, decoding, encoding
 Chunks = Mapping[bytes, bytes]
 """Bytes of chunks by field."""
 NOTHING: Mapping[ChannelKey, Version] = {}
-NO_CHUNKS: Chunks = {}
 
 _VALUE, _WRITE = "the value of channel {!r}", "a write to channel {!r}"
+_A_WRITE = _WRITE + " of task {!r} of {}"
 _LONG = 64_000
 """Size in bytes from which a value is decoded without a copy, if the serializer can do that."""
 
@@ -104,54 +104,65 @@ def _cut(
     return stored
 
 
-def decode_value(
-    context: Context, stored: bytes, chunks: Chunks, channel: str, owner: object, allowance: Allowance
-) -> Any:
-    """Decode a value (see `decode_stored`)."""
-    return decode_stored(context, stored, chunks, channel, owner, allowance)[0]
+class Decoder(NamedTuple):
+    """Decodes the values and pending writes of a checkpoint or a thread."""
 
+    context: Context
+    chunks: Chunks
+    """Their chunks, and possibly others."""
+    allowance: Allowance
+    """The size that they may have, with their owner for error messages."""
 
-def decode_stored(
-    context: Context,
-    stored: bytes,
-    chunks: Chunks,
-    channel: str,
-    owner: object,
-    allowance: Allowance,
-    *,
-    last: Stored | None = None,
-    remembers: bool = False,
-) -> tuple[Any, Stored | None]:
-    """Decode a value. Also return its chunks, if it is stored in chunks.
+    def value(
+        self, stored: bytes, channel: str, last: Stored | None = None, *, remembers: bool = False
+    ) -> tuple[Any, Stored | None]:
+        """Decode a value. Also return its chunks, if it is stored in chunks.
 
-    Args:
-        context: The saver.
-        stored: The contents of the value's field.
-        chunks: The value's chunks, and possibly others.
-        channel: The channel, for error messages.
-        owner: The checkpoint or thread of the value, for error messages.
-        allowance: The size that the value may have.
-        last: The version that was read last. The front that both share is not decoded again.
-        remembers: True if the caller remembers the second result. Then it has more details.
-    """
-    try:
-        if stored[:1] not in chunked.KINDS:
-            (kind,), start = take(stored, 0, 1)
-            in_place = len(stored) >= _LONG and kind == b"msgpack" and takes_views(context.serde)
-            return _loads(context, kind, memoryview(stored)[start:] if in_place else stored[start:], allowance), None
-        last = last if last and last.levels else None
-        whole = last if last and last.value == stored else chunked.join(stored, chunks, allowance, last, context.digest)
-        loads_rest = getattr(type(context.serde), "loads_rest", None)
-        if loads_rest is None or not remembers:
-            return context.serde.loads_typed(chunked.typed_bytes(whole)), whole
-        front = last.fingerprint.read_within(chunked.shared(whole, last)) if last and last.fingerprint else NONE
-        decoded = loads_rest(context.serde, *chunked.typed_bytes(whole, front.bytes), front)
-        value, known = decoded or loads_rest(context.serde, *chunked.typed_bytes(whole))
-        return value, whole if known is None or known is whole.fingerprint else whole._replace(fingerprint=known)
-    except RedisSaverError:
-        raise
-    except Exception as error:
-        raise decoding("the value of channel {!r} of {}", channel, owner).of(error) from error
+        Args:
+            stored: The contents of the value's field.
+            channel: The channel, for error messages.
+            last: The version that was read last. The front that both share is not decoded again.
+            remembers: True if the caller remembers the second result. Then it has more details.
+        """
+        context, chunks, allowance = self
+        try:
+            if stored[:1] not in chunked.KINDS:
+                (kind,), start = take(stored, 0, 1)
+                in_place = len(stored) >= _LONG and kind == b"msgpack" and takes_views(context.serde)
+                data = memoryview(stored)[start:] if in_place else stored[start:]
+                return _loads(context, kind, data, allowance), None
+            last = last if last and last.levels else None
+            is_last = last is not None and last.value == stored
+            whole = last if is_last and last else chunked.join(stored, chunks, allowance, last, context.digest)
+            loads_rest = getattr(type(context.serde), "loads_rest", None)
+            if loads_rest is None or not remembers:
+                return context.serde.loads_typed(chunked.typed_bytes(whole)), whole
+            front = last.fingerprint.read_within(chunked.shared(whole, last)) if last and last.fingerprint else NONE
+            decoded = loads_rest(context.serde, *chunked.typed_bytes(whole, front.bytes), front)
+            value, known = decoded or loads_rest(context.serde, *chunked.typed_bytes(whole))
+            return value, whole if known is None or known is whole.fingerprint else whole._replace(fingerprint=known)
+        except RedisSaverError:
+            raise
+        except Exception as error:
+            raise decoding("the value of channel {!r} of {}", channel, allowance.owner).of(error) from error
+
+    def write(self, write: Write) -> PendingWrite:
+        """Decode a pending write, which may be stored in chunks."""
+        write = self.whole(write) if write.type == IN_CHUNKS else write
+        try:
+            return write.task_id, write.channel, _loads(self.context, write.type, write.data, self.allowance)
+        except RedisSaverError:
+            raise
+        except Exception as error:
+            named = write.channel, write.task_id, self.allowance.owner
+            raise decoding(_A_WRITE, *named).of(error) from error
+
+    def whole(self, write: Write) -> Write:
+        """Join a pending write that is stored in chunks."""
+        with decoding(_A_WRITE, write.channel, write.task_id, self.allowance.owner):
+            joined = chunked.join(write.data, self.chunks, self.allowance, digest=self.context.digest)
+            kind, data = chunked.typed_bytes(joined)
+            return write._replace(type=names.encode(kind), data=data)
 
 
 def _loads(context: Context, kind: bytes, data: Any, allowance: Allowance) -> Any:
@@ -268,7 +279,7 @@ def encode_writes(
 
 
 def encode_write(context: Context, write: PendingWrite) -> Write:
-    """Encode a pending write, without its index. `load_write` decodes it."""
+    """Encode a pending write, without its index. `Decoder` decodes it."""
     task_id, channel, value = write
     return Write("", task_id, 0, channel, *_encode_write(context, channel, value))
 
@@ -345,28 +356,6 @@ def count_writes(record: bytes, thread: str) -> int:
         return len(unpack(record)) // 5
 
 
-def whole_write(context: Context, write: Write, chunks: Chunks, owner: object, allowance: Allowance) -> Write:
-    """Join a pending write that is stored in chunks."""
-    with decoding("a write to channel {!r} of task {!r} of {}", write.channel, write.task_id, owner):
-        kind, data = chunked.typed_bytes(chunked.join(write.data, chunks, allowance, digest=context.digest))
-        return write._replace(type=names.encode(kind), data=data)
-
-
-def load_write(
-    context: Context, write: Write, owner: object, allowance: Allowance, chunks: Chunks = NO_CHUNKS
-) -> PendingWrite:
-    """Decode a pending write, which may be stored in chunks."""
-    if write.type == IN_CHUNKS:
-        write = whole_write(context, write, chunks, owner, allowance)
-    try:
-        return write.task_id, write.channel, _loads(context, write.type, write.data, allowance)
-    except RedisSaverError:
-        raise
-    except Exception as error:
-        named = write.channel, write.task_id, owner
-        raise decoding("a write to channel {!r} of task {!r} of {}", *named).of(error) from error
-
-
 # -- checkpoints
 
 
@@ -392,17 +381,15 @@ def decode_tuple(
         raw_id, raw_ns, header, values, writes = stored[:5]
         checkpoint_id, ns = names.name_of(raw_id), names.name_of(raw_ns)
         address = Address(thread_id, ns, checkpoint_id)
-        allowance = Allowance(context.limits, address)
+        decoder = Decoder(context, chunks, Allowance(context.limits, address))
         parent, checkpoint, metadata, names_chunk = headers.decode(context, header, checkpoint_id, chunks, address)
         checkpoint["channel_values"] = channel_values = {}
         for (channel, version), value in zip(checkpoint["channel_versions"].items(), values, strict=True):
             if not value:
                 continue
             seen = had.get((ns, channel))
-            last, remembers = seen.stored if seen else None, used is not None
-            channel_values[channel], in_chunks = decode_stored(
-                context, value, chunks, channel, address, allowance, last=last, remembers=remembers
-            )
+            last = seen.stored if seen else None
+            channel_values[channel], in_chunks = decoder.value(value, channel, last, remembers=used is not None)
             if in_chunks and used is not None:
                 field = names.blob(ns, names.entry(channel, version))
                 unchanged = seen and seen.field == field and seen.stored is in_chunks
@@ -414,7 +401,7 @@ def decode_tuple(
             used[ns, None] = last_names
         pending = list[PendingWrite]()
         for write in decode_writes(context, writes, address):
-            pending.append(load_write(context, write, address, allowance, chunks))
+            pending.append(decoder.write(write))
         return CheckpointTuple(
             config=to_config(thread_id, ns, checkpoint_id),
             checkpoint=checkpoint,

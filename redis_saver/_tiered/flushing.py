@@ -488,8 +488,8 @@ class _Claim:
         with decoding("pending writes of {}", location):
             writes = codec.decode_writes(hot, stored, address)
             allowance = Allowance(hot.limits, location)
-            chunks = codec.as_chunks(hot, record.chunks, self.thread)
-            pairs = [codec.load_write(hot, write, location, allowance, chunks)[1:] for write in writes]
+            decoder = codec.Decoder(hot, codec.as_chunks(hot, record.chunks, self.thread), allowance)
+            pairs = [decoder.write(write)[1:] for write in writes]
             allowance.unfold("writes", writes[-1].idx)
         if writes[-1].idx >= len(writes):  # there were special writes between them, and each write keeps its index
             pairs = yield from self._filled(record.member, writes, pairs)
@@ -500,13 +500,13 @@ class _Claim:
     ) -> Tiered[list[tuple[str, Any]]]:
         """Put a task's regular writes at their indexes, and fill the gaps with special writes of the task."""
         hot, location = self._hot, f"thread {shown(self.thread)}"
-        stored, allowance = (yield from self._special_in_hot(member)), Allowance(hot.limits, location)
+        stored, decoder = (
+            (yield from self._special_in_hot(member)),
+            codec.Decoder(hot, {}, Allowance(hot.limits, location)),
+        )
         with decoding("pending writes of {}", location):
             address = config.Address(self.thread, *names.components(member[1:])[:2])
-            special = [
-                codec.load_write(hot, write, location, allowance)[1:]
-                for write in codec.decode_writes(hot, stored, address)
-            ]
+            special = [decoder.write(write)[1:] for write in codec.decode_writes(hot, stored, address)]
         if not special:
             return list(pairs)
         by_index = {write.idx: pair for write, pair in zip(writes, pairs, strict=True)}

@@ -59,7 +59,7 @@ def joined_of(value: bytes, found: dict[bytes, bytes], last: Stored | None = Non
 
 def read_back(saver: Any, value: bytes, found: Any, last: Stored | None = None) -> tuple[Any, Stored | None]:
     allowance = Allowance(Limits(), "a thread")
-    return codec.decode_stored(saver, value, found, "value", "place", allowance, last=last, remembers=True)
+    return codec.Decoder(saver, found, allowance).value(value, "value", last, remembers=True)
 
 
 def edited(value: list[Any], chance: random.Random) -> list[Any]:
@@ -410,7 +410,7 @@ def test_output_of_foreign_serializers_is_stored_unchanged(serde: Any) -> None:
     saver, value = Bare(serde=serde), [f"secret {number} " * 20 for number in range(100)]
     stored = codec.encode_value(saver, value, "value")
     assert b"secret" not in b"".join([stored.value, *stored.chunks.values()])
-    assert codec.decode_value(saver, stored.value, stored.chunks, "value", "place", Allowance(Limits(), "")) == value
+    assert codec.Decoder(saver, stored.chunks, Allowance(Limits(), "")).value(stored.value, "value")[0] == value
 
 
 def test_empty_entries_take_no_memory() -> None:
@@ -441,7 +441,7 @@ def written(value: Any) -> bytes:
 
 
 def read(serde: Any, stored: bytes) -> Any:
-    return codec.decode_value(Bare(serde=serde), stored, {}, "value", "place", Allowance(Limits(), ""))
+    return codec.Decoder(Bare(serde=serde), {}, Allowance(Limits(), "")).value(stored, "value")[0]
 
 
 def taken(act: Callable[[], Any]) -> float:
