@@ -11,9 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from redis_saver._checkpoint import delta, scripts
-from redis_saver._checkpoint.retention import STRAY, CheckpointKey, members, roots_of
-from redis_saver._checkpoint.threads import not_there
+from redis_saver._checkpoint import delta, retention, scripts, threads
 from redis_saver._common import config, limits, names
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import Call, Command, Operation
@@ -196,7 +194,7 @@ def _check(context: Context, thread: str, *, values: bool, compare: Compare | No
             remedy = _CONFLICT if isinstance(error, KeyConflict) else _RESTORE
             return CheckReport(thread, findings=(Finding("error", f"thread {thread!r}", str(error), remedy),))
         if before is None:
-            raise not_there(thread)
+            raise threads.not_there(thread)
         findings = Findings()
         _check_state(thread, before, findings)
         inventory = Inventory(context, thread, findings, values=values)
@@ -314,7 +312,7 @@ class Inventory:
         """
         self._context, self._thread, self._findings, self._decodes = context, thread, findings, values
         self._data_key = context.keyspace.keys(thread).data_key
-        self.headers: dict[CheckpointKey, bytes] = {}
+        self.headers: dict[retention.CheckpointKey, bytes] = {}
         """The links of each checkpoint, as they are stored."""
         self.values: set[bytes] = set()
         """The fields of the values."""
@@ -331,15 +329,15 @@ class Inventory:
         self._names: dict[bytes, bytes] = {}
         """The names chunks that were read."""
         self._strays: Sequence[bytes] = ()
-        self._special = defaultdict[CheckpointKey, list[bytes]](list)
+        self._special = defaultdict[retention.CheckpointKey, list[bytes]](list)
         """The special writes of an encrypted thread, as `codec.decode_writes` takes them."""
-        self._written = defaultdict[CheckpointKey, set[bytes]](set)
-        self._named = defaultdict[CheckpointKey, set[bytes]](set)
+        self._written = defaultdict[retention.CheckpointKey, set[bytes]](set)
+        self._named = defaultdict[retention.CheckpointKey, set[bytes]](set)
         """Tasks with pending writes by checkpoint: those that are there, and those that sealed headers name."""
 
     def take(self) -> Operation[None]:
         """Read the members of the index and all fields of the data, and check each field alone."""
-        self._members.update((yield from members(self._context, self._thread)))
+        self._members.update((yield from retention.members(self._context, self._thread)))
         cursor, count, seen, cursors = 0, FIRST_PAGE, set[bytes](), set[int]()
         while True:
             reply = yield Command(("HSCAN", self._data_key, cursor, "COUNT", count))
@@ -389,7 +387,7 @@ class Inventory:
                 chunks.children(chunk[:1], chunk[1:])
         elif field.startswith(_MARKS):
             self.marks.add(field)
-            if field == STRAY:
+            if field == retention.STRAY:
                 self._strays = unpack(stored)
         else:
             self._findings.add("warning", describe(field), "redis_saver has no such field", _FOREIGN)
@@ -415,7 +413,7 @@ class Inventory:
         else:
             self._records.add(field)
             self.writes += len(self._writes_in(field, stored))
-        if roots := roots_of(field, stored):
+        if roots := retention.roots_of(field, stored):
             for root in roots:
                 if self._context.cipher is None:  # else decoding opens it
                     chunks.check(root, chunks.digest)
@@ -521,9 +519,9 @@ class Inventory:
                 text = f"the pending writes of {len(gone)} tasks are gone, which the writer of its child had seen"
                 self._findings.add("error", describe(names.checkpoint(*key)), text, _RESTORE)
 
-    def cut(self) -> dict[CheckpointKey, str]:
+    def cut(self) -> dict[retention.CheckpointKey, str]:
         """Return the checkpoints whose parent is not here, with the id of that parent."""
-        cut = dict[CheckpointKey, str]()
+        cut = dict[retention.CheckpointKey, str]()
         for key, raw in self.headers.items():
             if _named(raw) in self._names:  # else there is a finding already
                 escaped = take(raw, 0, 1)[0][0]
@@ -555,7 +553,7 @@ class Inventory:
         for field, stored in sorted(self._in_chunks.items()):
             wanted = set[bytes]()
             with self._findings.reading(describe(field)):
-                wanted = chunks.reachable(roots_of(field, stored), self._lists)
+                wanted = chunks.reachable(retention.roots_of(field, stored), self._lists)
             used |= wanted
             if gone := wanted - self.chunks:
                 text = f"{len(gone)} of its chunks are gone, one of them is {describe(min(gone))}"

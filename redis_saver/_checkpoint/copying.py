@@ -10,14 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 from uuid import uuid4
 
-from redis_saver._checkpoint import guards, pruning, reading, scripts
-from redis_saver._checkpoint.checking import describe
+from redis_saver._checkpoint import checking, guards, pruning, reading, scripts
 from redis_saver._checkpoint.retention import ReachableChunks, References, reachable_chunks, read_references, roots_of
 from redis_saver._common import config, limits, names
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import Argument, Call, Command, Operation
 from redis_saver._storage import chunks, codec, compression, header
-from redis_saver._storage.chunks import IN_CHUNKS, LIST, PLAIN, ZSTD
 from redis_saver._storage.context import Context, default_ttl
 from redis_saver._storage.framing import pack, take, unpack
 from redis_saver._storage.keyed import keyed
@@ -139,7 +137,7 @@ class _Copy:
             if lost:  # damage, unless a removal gave the thread another revision
                 now = yield from read_references(context, source)
                 if now and now.revision == references.revision:
-                    text = f"DAMAGED a stored value is gone: {describe(lost[0])}"
+                    text = f"DAMAGED a stored value is gone: {checking.describe(lost[0])}"
                     raise from_text(text, context.keyspace.keys(source)) or ThreadDamaged(text)
                 return
             pages += 1
@@ -244,16 +242,16 @@ class _Conversion:
         kind, new, old = field[:1], self.sealing, self._context.opener()
         if kind == b"c":
             return field, self._header(old, new, field, stored)
-        if new is None or old is None or not stored or field == PLAIN + chunks.digest(stored):  # names stay open
+        if new is None or old is None or not stored or field == chunks.PLAIN + chunks.digest(stored):  # names stay open
             return field, stored
         if kind == b"w":
             return field, self._writes(old, new, field, stored)
         if kind == b"b":
             return field, new.seal_value(field, self._root(new, old.open_value(field, stored)))
-        if kind == LIST:
+        if kind == chunks.LIST:
             return self._name(new, field), self._list(new, field)
         chunk = whole = old.open_chunk(field, stored)
-        if kind == ZSTD:
+        if kind == chunks.ZSTD:
             whole = compression.decompress(chunk, limits.Allowance(self._context.limits, "the thread"))
         name = self._names[field] = kind + new.digest(whole)
         return name, new.seal_chunk(name, chunk)
@@ -275,7 +273,7 @@ class _Conversion:
         frames, call = old.open_writes(field[:end], field[end:], unpack(stored))
         for begin in range(0, len(frames), 5):
             *place, kind, data = frames[begin : begin + 5]
-            records.append(pack([*place, kind, self._root(new, data) if kind == IN_CHUNKS else data]))
+            records.append(pack([*place, kind, self._root(new, data) if kind == chunks.IN_CHUNKS else data]))
         if call is not None:
             (record,) = records
             (sealed,) = new.seal_special(field[:end], {int(field[end:]): record}, call).values()
@@ -284,7 +282,7 @@ class _Conversion:
 
     def _name(self, new: Cipher, field: bytes) -> bytes:
         if field not in self._names:  # a list
-            self._names[field] = LIST + new.digest(self._list(new, field))
+            self._names[field] = chunks.LIST + new.digest(self._list(new, field))
         return self._names[field]
 
     def _list(self, new: Cipher, field: bytes) -> bytes:

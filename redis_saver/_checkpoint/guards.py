@@ -13,7 +13,6 @@ from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMet
 from redis_saver._common import config, names
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.config import Address, ThreadSettings
-from redis_saver._common.names import Keyspace
 from redis_saver._engine.requests import Argument, Call
 from redis_saver._engine.scripts import Script
 from redis_saver._storage.context import Context
@@ -31,7 +30,7 @@ class Held:
     """The ownership of an enclosing block, which owned the same thread until this block took it."""
 
 
-Tokens: TypeAlias = Mapping[tuple[Keyspace, bytes], Held]
+Tokens: TypeAlias = Mapping[tuple[names.Keyspace, bytes], Held]
 _NOTHING: Tokens = MappingProxyType({})
 _held: ContextVar[Tokens] = ContextVar("redis_saver_held", default=_NOTHING)
 """Ownership of the enclosing `with saver.own(...)` blocks, by the saver's keyspace and the owner key."""
@@ -40,7 +39,7 @@ _owner_keys: BoundedCache[str, bytes] = BoundedCache(10_000, 2 * 2**20)
 """The owner key of each token that a block of this process got. It names prefix and thread."""
 _ON_PURPOSE = ("update", "fork")
 """LangGraph's sources of checkpoints that may fork: `update_state`, and a run from an older checkpoint."""
-_begun: BoundedCache[tuple[Keyspace, str, str], str] = BoundedCache(10_000, 4 * 2**20)
+_begun: BoundedCache[tuple[names.Keyspace, str, str], str] = BoundedCache(10_000, 4 * 2**20)
 """Newest checkpoint of each namespace that a loop of this process began, by keyspace, thread and namespace.
 
 A loop that starts on an empty namespace has no marker in its configs, so its next checkpoint is matched by its parent's
@@ -125,14 +124,14 @@ def _is_loop(context: Context, new: NewCheckpoint) -> bool:
     return source == "loop" and _begun.get((context.keyspace, thread, ns)) == parent is not None
 
 
-def hold(keyspace: Keyspace, owner: bytes, held: Held) -> None:
+def hold(keyspace: names.Keyspace, owner: bytes, held: Held) -> None:
     """Use this token for all further writes to that thread in the current context."""
     _owner_keys.store(held.token, owner, len(held.token) + len(owner))
     held.before = _held.get().get((keyspace, owner))
     _held.set({**_held.get(), (keyspace, owner): held})
 
 
-def let_go(keyspace: Keyspace, owner: bytes, held: Held) -> None:
+def let_go(keyspace: names.Keyspace, owner: bytes, held: Held) -> None:
     """Make no further write use this token.
 
     An enclosing block's token is used again, even if that block lost the thread: then its writes are refused.

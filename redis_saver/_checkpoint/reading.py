@@ -16,7 +16,6 @@ from redis_saver._engine.replies import GetReply
 from redis_saver._engine.requests import Argument, Call, Operation
 from redis_saver._storage import chunks as chunked, codec, header as headers
 from redis_saver._storage.chunk_cache import ChannelKey, KnownCheckpoint, KnownThread, Version
-from redis_saver._storage.chunks import DIGEST
 from redis_saver._storage.context import Context
 from redis_saver._storage.sealing import digests_of
 from redis_saver.errors import DecodeError, decoding
@@ -150,7 +149,7 @@ def _arguments(context: Context, address: config.Address, had: Mapping[ChannelKe
     for version in had.values():
         told += version.right_edge()
         if version.stored.levels:
-            roots.append(version.stored.value[1 : 1 + DIGEST])
+            roots.append(version.stored.value[1 : 1 + chunked.DIGEST])
     return (
         names.component(address.checkpoint_ns),
         names.component(address.checkpoint_id) if address.checkpoint_id else b"",

@@ -20,11 +20,9 @@ from redis_saver._checkpoint.rotating import key_status, rotate_keys
 from redis_saver._checkpoint.threads import ThreadInfo
 from redis_saver._client import aio, base, sync
 from redis_saver._common import config as configs, times, ttl as ttls
-from redis_saver._common.config import History
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
 from redis_saver._common.names import Keyspace
-from redis_saver._common.ttl import TTL
 from redis_saver._engine import probe
 from redis_saver._engine.counting import Counting, Measured, stats_of
 from redis_saver._engine.requests import Stream
@@ -34,7 +32,6 @@ from redis_saver._serde.comparing import ValueCheck
 from redis_saver._serde.serializer import FastSerializer, chosen
 from redis_saver._storage import compression as compressions
 from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
-from redis_saver._storage.compression import Compression
 from redis_saver._storage.context import Context
 from redis_saver._storage.encryption import guarded, replaced, unguarded
 from redis_saver._storage.keys import DataKeys, skip_counts
@@ -51,9 +48,9 @@ class SaverSettings(TypedDict, total=False):
     serde: SerializerProtocol | None
     encryption: Encryption | None
     prefix: str
-    ttl: TTL
-    history: History
-    compression: Compression | None
+    ttl: ttls.TTL
+    history: configs.History
+    compression: compressions.Compression | None
     cache_bytes: int
     limits: Limits
     require_encryption: bool | None
@@ -84,9 +81,9 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         serde: SerializerProtocol | None = None,
         encryption: Encryption | None = None,
         prefix: str = "langgraph",
-        ttl: TTL = None,
-        history: History = "all",
-        compression: Compression | None = None,
+        ttl: ttls.TTL = None,
+        history: configs.History = "all",
+        compression: compressions.Compression | None = None,
         cache_bytes: int = CACHE_BYTES,
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
         require_encryption: bool | None = None,

@@ -10,8 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
-from redis_saver._checkpoint import listing, pruning, scripts
-from redis_saver._checkpoint.ownership import Owner, Record
+from redis_saver._checkpoint import listing, ownership, pruning, scripts
 from redis_saver._common import config, limits, names, times
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import Argument, Batch, Call, Operation, Stream
@@ -50,7 +49,7 @@ class ThreadInfo(NamedTuple):
     """True if the newest checkpoint of the root namespace has a pending `interrupt()`."""
     failed: bool = False
     """True if that checkpoint has a pending error: a task raised, and has not succeeded since."""
-    owner: Owner | None = None
+    owner: ownership.Owner | None = None
     """The owner (`own`), also for a day after its lease, until somebody else takes the thread. None: nobody owns it."""
 
     @property
@@ -167,7 +166,7 @@ def info(thread: str, answer: Sequence[Any]) -> ThreadInfo:
             pinned=pinned == 1,
             interrupted=waits == 1,
             failed=failed == 1,
-            owner=Record.of(owner).owner(lease) if owner else None,
+            owner=ownership.Record.of(owner).owner(lease) if owner else None,
         )
 
 

@@ -25,15 +25,7 @@ from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine.replies import PutReply
 from redis_saver._engine.requests import Argument, Operation, Sleep
 from redis_saver._storage import codec, compression, header as headers
-from redis_saver._storage.chunk_cache import (
-    NOTHING,
-    ChannelKey,
-    KnownCheckpoint,
-    KnownThread,
-    Update,
-    Version,
-    names_version,
-)
+from redis_saver._storage.chunk_cache import NOTHING, ChannelKey, KnownCheckpoint, KnownThread, Update, Version
 from redis_saver._storage.chunks import LIST, ZSTD, Stored
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import pack, unpack
@@ -241,7 +233,7 @@ class _Sending:
         else:
             self.chunks[table.names_chunk] = table.names
             if self._knows_all:
-                self.seen[ns, None] = names_version(table.names_chunk, table.names)
+                self.seen[ns, None] = Version.of_names(table.names_chunk, table.names)
 
     def _rely_on(self, version: Version) -> None:
         self.is_proven = self.is_proven and version.chain == self._known.chain

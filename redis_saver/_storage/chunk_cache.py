@@ -55,6 +55,18 @@ class Version:
         if stored.fingerprint:
             self.size += stored.fingerprint.size
 
+    @classmethod
+    def of_names(cls, field: bytes, chunk: bytes) -> Version:
+        """Return a version of the channel None that has the names chunk of a checkpoint."""
+        return cls(field, Stored(b"", {field: chunk}, size=len(chunk)))
+
+    @classmethod
+    def of_writes(cls, chunks: Mapping[bytes, bytes], last: Version | None) -> Version:
+        """Return the version of `WRITTEN` with the chunks of `last` and these."""
+        known = {**last.stored.chunks, **chunks} if last else chunks
+        kept = dict(list(known.items())[-MAX_WRITTEN:])
+        return cls(b"", Stored(b"", kept, size=sum(map(len, kept.values()))))
+
     def right_edge(self) -> list[bytes]:
         """Return the chunks that a request names as known. A list also stands for the chunks below it."""
         if self.stored.levels:
@@ -66,22 +78,10 @@ class Version:
         return bool(self.stored.levels and ext_start(SNAPSHOT, head_of(self.stored)))
 
 
-def names_version(field: bytes, chunk: bytes) -> Version:
-    """Return a version of the channel None that has the names chunk of a checkpoint."""
-    return Version(field, Stored(b"", {field: chunk}, size=len(chunk)))
-
-
 WRITTEN = "pending writes"
 """A pseudo channel. Its version has the chunks of the pending writes since the namespace was last read."""
 MAX_WRITTEN = 2000
 """Maximum number of these chunks. The oldest are forgotten first."""
-
-
-def written_version(chunks: Mapping[bytes, bytes], last: Version | None) -> Version:
-    """Return the version of `WRITTEN` with the chunks of `last` and these."""
-    known = {**last.stored.chunks, **chunks} if last else chunks
-    kept = dict(list(known.items())[-MAX_WRITTEN:])
-    return Version(b"", Stored(b"", kept, size=sum(map(len, kept.values()))))
 
 
 ChannelKey: TypeAlias = "tuple[str, str | None]"
@@ -321,7 +321,7 @@ class ChunkCache:
         """
         known, key = self._threads.get(thread, NOTHING), (ns, WRITTEN)
         last = known.versions.get(key)
-        version = written_version(chunks, last)
+        version = Version.of_writes(chunks, last)
         version.chain = known.chain if before and (last is None or last.chain == known.chain) else 0
         known = known._replace(versions={**known.versions, key: version})
         self._store(thread, known._replace(sent=end) if before else known)

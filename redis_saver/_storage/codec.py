@@ -15,14 +15,11 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWr
 from redis_saver._common import limits, names
 from redis_saver._common.config import Address, to_config
 from redis_saver._common.display import shown
-from redis_saver._common.limits import Allowance
 from redis_saver._serde import fallback
 from redis_saver._serde.cutter import OPENED
 from redis_saver._serde.fingerprint import NONE, EncodedValue
 from redis_saver._serde.serializer import takes_views
-from redis_saver._storage import chunks as chunked, compression, header as headers
-from redis_saver._storage.chunk_cache import ChannelKey, Version, names_version
-from redis_saver._storage.chunks import IN_CHUNKS, ZSTD, Stored, Write
+from redis_saver._storage import chunk_cache, chunks as chunked, compression, header as headers
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import pack, take, unpack
 from redis_saver._storage.sealing import SpecialCall, check_special
@@ -30,7 +27,7 @@ from redis_saver.errors import RedisSaverError, decoding, encoding
 
 Chunks = Mapping[bytes, bytes]
 """Bytes of chunks by field."""
-NOTHING: Mapping[ChannelKey, Version] = {}
+NOTHING: Mapping[chunk_cache.ChannelKey, chunk_cache.Version] = {}
 
 _VALUE, _WRITE = "the value of channel {!r}", "a write to channel {!r}"
 _A_WRITE = _WRITE + " of task {!r} of {}"
@@ -41,7 +38,7 @@ _LONG = 64_000
 # -- values
 
 
-def encode_value(context: Context, value: Any, channel: str, before: Stored | None = None) -> Stored:
+def encode_value(context: Context, value: Any, channel: str, before: chunked.Stored | None = None) -> chunked.Stored:
     """Encode a channel's value. Passing its last version makes this faster."""
     try:
         # Of the class: a serializer that wraps another one must not pass on the attribute of that one.
@@ -58,7 +55,7 @@ def encode_value(context: Context, value: Any, channel: str, before: Stored | No
     except Exception as error:
         raise encoding("channel {!r}", channel).of(error) from error
     kind, data = _whole(context, encoded)
-    return Stored(b"%d:%b%b" % (len(kind), kind, data), {})
+    return chunked.Stored(b"%d:%b%b" % (len(kind), kind, data), {})
 
 
 def _dumped(context: Context, value: Any) -> tuple[str, bytes]:
@@ -78,10 +75,10 @@ def _cut(
     encoded: EncodedValue,
     what: str,
     channel: str,
-    before: Stored | None = None,
+    before: chunked.Stored | None = None,
     *,
     may_cut: bool = True,
-) -> Stored | None:
+) -> chunked.Stored | None:
     """Check the size of a value or a pending write, as `what` names it, and cut it. Return None if it stays whole.
 
     Raises:
@@ -110,12 +107,12 @@ class Decoder(NamedTuple):
     context: Context
     chunks: Chunks
     """Their chunks, and possibly others."""
-    allowance: Allowance
+    allowance: limits.Allowance
     """The size that they may have, with their owner for error messages."""
 
     def value(
-        self, stored: bytes, channel: str, last: Stored | None = None, *, remembers: bool = False
-    ) -> tuple[Any, Stored | None]:
+        self, stored: bytes, channel: str, last: chunked.Stored | None = None, *, remembers: bool = False
+    ) -> tuple[Any, chunked.Stored | None]:
         """Decode a value. Also return its chunks, if it is stored in chunks.
 
         Args:
@@ -146,9 +143,9 @@ class Decoder(NamedTuple):
         except Exception as error:
             raise decoding("the value of channel {!r} of {}", channel, allowance.owner).of(error) from error
 
-    def write(self, write: Write) -> PendingWrite:
+    def write(self, write: chunked.Write) -> PendingWrite:
         """Decode a pending write, which may be stored in chunks."""
-        write = self.whole(write) if write.type == IN_CHUNKS else write
+        write = self.whole(write) if write.type == chunked.IN_CHUNKS else write
         try:
             return write.task_id, write.channel, _loads(self.context, write.type, write.data, self.allowance)
         except RedisSaverError:
@@ -157,7 +154,7 @@ class Decoder(NamedTuple):
             named = write.channel, write.task_id, self.allowance.owner
             raise decoding(_A_WRITE, *named).of(error) from error
 
-    def whole(self, write: Write) -> Write:
+    def whole(self, write: chunked.Write) -> chunked.Write:
         """Join a pending write that is stored in chunks."""
         with decoding(_A_WRITE, write.channel, write.task_id, self.allowance.owner):
             joined = chunked.join(write.data, self.chunks, self.allowance, digest=self.context.digest)
@@ -165,7 +162,7 @@ class Decoder(NamedTuple):
             return write._replace(type=names.encode(kind), data=data)
 
 
-def _loads(context: Context, kind: bytes, data: Any, allowance: Allowance) -> Any:
+def _loads(context: Context, kind: bytes, data: Any, allowance: limits.Allowance) -> Any:
     """Decode a value from its type and bytes. They may be compressed, independent of the saver's setting."""
     if kind.startswith(compression.MARK):
         kind, data = compression.original(kind, data, allowance)
@@ -215,7 +212,7 @@ def as_chunks(context: Context, flat: Sequence[bytes], thread: str) -> dict[byte
     Raises:
         DecodeError: A chunk was changed or cannot be decompressed.
     """
-    allowance: Allowance | None = None
+    allowance: limits.Allowance | None = None
     try:
         chunks = dict(zip(flat[::2], flat[1::2], strict=True))
         cipher = None if context.data_keys is None or not chunks else context.opener()
@@ -223,8 +220,8 @@ def as_chunks(context: Context, flat: Sequence[bytes], thread: str) -> dict[byte
             is_sealed, stored = cipher is not None and field[:1] != chunked.LIST, sealed
             if cipher is not None and is_sealed and field != chunked.PLAIN + chunked.digest(sealed):  # names stay open
                 stored = chunks[field] = cipher.open_chunk(field, sealed)
-            if field[:1] == ZSTD:
-                allowance = allowance or Allowance(context.limits, f"thread {shown(thread)}")
+            if field[:1] == chunked.ZSTD:
+                allowance = allowance or limits.Allowance(context.limits, f"thread {shown(thread)}")
                 chunks[field] = compression.decompress(stored, allowance)
             if not is_sealed and field[1:] != context.digest(chunks[field]):
                 why = (
@@ -278,10 +275,10 @@ def encode_writes(
     return regular, special
 
 
-def encode_write(context: Context, write: PendingWrite) -> Write:
+def encode_write(context: Context, write: PendingWrite) -> chunked.Write:
     """Encode a pending write, without its index. `Decoder` decodes it."""
     task_id, channel, value = write
-    return Write("", task_id, 0, channel, *_encode_write(context, channel, value))
+    return chunked.Write("", task_id, 0, channel, *_encode_write(context, channel, value))
 
 
 def _encode_write(
@@ -293,7 +290,7 @@ def _encode_write(
         stored = _cut(context, encoded, _WRITE, channel, may_cut=chunks is not None)
         if chunks is not None and stored is not None:
             chunks |= stored.chunks
-            return IN_CHUNKS, stored.value
+            return chunked.IN_CHUNKS, stored.value
     except RedisSaverError:
         raise
     except Exception as error:
@@ -303,7 +300,7 @@ def _encode_write(
 
 def decode_writes(
     context: Context, stored: Sequence[bytes | None], address: Address, *, is_whole: bool = True
-) -> list[Write]:
+) -> list[chunked.Write]:
     """Return a checkpoint's writes in a flat list (task and kind, record, ...), in `writes_sort_key` order.
 
     Args:
@@ -312,7 +309,7 @@ def decode_writes(
         address: The checkpoint.
         is_whole: False if the list may lack records of a task. Then its special writes are not compared.
     """
-    writes = list[Write]()
+    writes = list[chunked.Write]()
     if not stored:
         return writes
     try:
@@ -330,7 +327,7 @@ def decode_writes(
                     calls[task_id][int(suffix[end:])] = call
             for begin in range(0, len(frames), 5):
                 index, path, channel, kind, data = frames[begin : begin + 5]
-                writes.append(Write(names.decode(path), task_id, int(index), names.decode(channel), kind, data))
+                writes.append(chunked.Write(names.decode(path), task_id, int(index), names.decode(channel), kind, data))
         for task_id, of_task in calls.items() if is_whole else ():
             check_special(task_id, of_task)
     except Exception as error:
@@ -344,10 +341,10 @@ def roots_in(record: bytes) -> list[bytes]:
     Raises:
         ValueError: The record is damaged.
     """
-    if IN_CHUNKS not in record:
+    if chunked.IN_CHUNKS not in record:
         return []
     frames = unpack(record)
-    return [data for kind, data in zip(frames[3::5], frames[4::5], strict=True) if kind == IN_CHUNKS]
+    return [data for kind, data in zip(frames[3::5], frames[4::5], strict=True) if kind == chunked.IN_CHUNKS]
 
 
 def count_writes(record: bytes, thread: str) -> int:
@@ -364,8 +361,8 @@ def decode_tuple(
     thread_id: str,
     stored: Sequence[Any],
     chunks: Chunks,
-    had: Mapping[ChannelKey, Version] = NOTHING,
-    used: dict[ChannelKey, Version] | None = None,
+    had: Mapping[chunk_cache.ChannelKey, chunk_cache.Version] = NOTHING,
+    used: dict[chunk_cache.ChannelKey, chunk_cache.Version] | None = None,
 ) -> CheckpointTuple:
     """Decode a checkpoint from a script's reply.
 
@@ -381,7 +378,7 @@ def decode_tuple(
         raw_id, raw_ns, header, values, writes = stored[:5]
         checkpoint_id, ns = names.name_of(raw_id), names.name_of(raw_ns)
         address = Address(thread_id, ns, checkpoint_id)
-        decoder = Decoder(context, chunks, Allowance(context.limits, address))
+        decoder = Decoder(context, chunks, limits.Allowance(context.limits, address))
         parent, checkpoint, metadata, names_chunk = headers.decode(context, header, checkpoint_id, chunks, address)
         checkpoint["channel_values"] = channel_values = {}
         for (channel, version), value in zip(checkpoint["channel_versions"].items(), values, strict=True):
@@ -393,11 +390,11 @@ def decode_tuple(
             if in_chunks and used is not None:
                 field = names.blob(ns, names.entry(channel, version))
                 unchanged = seen and seen.field == field and seen.stored is in_chunks
-                used[ns, channel] = seen if seen and unchanged else Version(field, in_chunks)
+                used[ns, channel] = seen if seen and unchanged else chunk_cache.Version(field, in_chunks)
         if used is not None:
             last_names = had.get((ns, None))
             if last_names is None or last_names.field != names_chunk:
-                last_names = names_version(names_chunk, chunks[names_chunk])
+                last_names = chunk_cache.Version.of_names(names_chunk, chunks[names_chunk])
             used[ns, None] = last_names
         pending = list[PendingWrite]()
         for write in decode_writes(context, writes, address):
