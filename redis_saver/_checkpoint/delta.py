@@ -126,7 +126,7 @@ class Walk:
         self._context, self._address, self._points = context, address, points
         self._ns, checkpoint_id = names.component(address.checkpoint_ns), address.checkpoint_id
         self._position = names.component(checkpoint_id) if checkpoint_id else b""
-        self._pages, self._seen = list[Basis](), set[bytes]()
+        self.pages, self._seen = list[Basis](), set[bytes]()
         self.ancestors, self.chunks = list[Ancestor](), dict[bytes, bytes]()
         self.known = dict[str, History]()
         """Histories of the channels whose walk ended at a known point."""
@@ -137,14 +137,9 @@ class Walk:
         self.is_done = not channels
         self.chain = None if context.cipher is None else _Chain(context.cipher, self._ns, self._position)
 
-    @property
-    def basis(self) -> Basis | None:
-        """None if the result cannot be remembered."""
-        return _basis(self._pages)
-
     def arguments(self, refresh: tuple[bytes, int | bytes]) -> list[Argument]:
         """Return the arguments of `lua/checkpoint/history.lua` for the next page, without known chunks."""
-        last = self._pages[-1] if self._pages else _BEFORE
+        last = self.pages[-1] if self.pages else _BEFORE
         arguments: list[Argument] = [self._ns, self._position, last.target, last.lowest]
         arguments += (ANCESTORS_PER_PAGE, reading.BYTES_PER_PAGE, *refresh, len(self.remaining), len(self._points))
         for escaped, channel in self.remaining.items():
@@ -160,7 +155,7 @@ class Walk:
         self.chunks.update(codec.as_chunks(self._context, flat, self._address.thread_id))
         if not isinstance(position, bytes) or (position and not page):
             raise ValueError(f"{len(page)} ancestors, and others from {shown(position)} on")
-        self._pages.append(_page(basis, page, len(self._points), self.remaining.values()))
+        self.pages.append(_page(basis, page, len(self._points), self.remaining.values()))
         if page:
             self._context.opener()
         for raw_id, seeds, writes, number, *header in page:
@@ -415,7 +410,7 @@ def _histories(
                 seen[address.checkpoint_ns, channel] = version
                 history = history._replace(version=version, seed=stored.value)
         learned[channel] = history
-    if (basis := walked.basis) is not None:
+    if (basis := _basis(walked.pages)) is not None:
         point = _point(basis, learned)
         context.chunk_cache.remember_history(data, address.checkpoint_ns, point, walked.used, seen)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
@@ -102,14 +101,15 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
     """Takes a thread (`ownership.take`)."""
 
     @property
-    @abstractmethod
     def _rules(self) -> Context:
         """The settings of the saver on the server that holds the owners of threads."""
+        context: Context = self._context
+        return context
 
     @property
-    @abstractmethod
     def _owner_driver(self) -> Driver[Any]:
         """Driver that runs operations on that server."""
+        return self._driver
 
     def _run(self, operation: Generator[Any, Any, T], name: str = "") -> T:
         return self._driver.run(self._counting.call(operation, name))

@@ -321,27 +321,20 @@ class Ownership:
         self._terms, self._context, self._owner_driver = terms, context, owner_driver
         self._driver, self._take = driver, take
         self._key = context.keyspace.owner_key(terms.thread)
-        self._nonce, self._token, self._pid, self._is_lost = "", "", 0, False
-        self._held = guards.Held()
-        self._renewing: Future[None] | None = None
-        self._ended = threading.Event()
-
-    @property
-    def token(self) -> str:
+        self.token: str = ""
         """The token, which `configurable["thread_owner"]` carries. Empty before the block begins.
 
         Its form is `<epoch>-<16 hex digits>`. The epoch grows with each owner of a thread, so other systems that an
         agent writes to can refuse a token with a smaller epoch.
         """
-        return self._token
-
-    @property
-    def is_lost(self) -> bool:
+        self.is_lost: bool = False
         """True once a renewal was refused: the thread was taken or deleted, or the server lost the key.
 
         A write is refused at once, so it does not wait for the next renewal.
         """
-        return self._is_lost
+        self._nonce, self._pid, self._held = "", 0, guards.Held()
+        self._renewing: Future[None] | None = None
+        self._ended = threading.Event()
 
     # -- the block
 
@@ -351,7 +344,7 @@ class Ownership:
 
     def __exit__(self, *_: object) -> None:
         if self._end():
-            self._release(self._token)
+            self._release(self.token)
 
     async def __aenter__(self) -> RunnableConfig:
         with self._taking() as taking:
@@ -360,9 +353,9 @@ class Ownership:
     async def __aexit__(self, *_: object) -> None:
         if self._end():
             try:
-                await self._give_back(self._token)
+                await self._give_back(self.token)
             except asyncio.CancelledError:  # in a cancelled scope of anyio nothing can be awaited
-                self._release_soon(self._token)
+                self._release_soon(self.token)
                 raise
 
     @contextmanager
@@ -387,7 +380,7 @@ class Ownership:
 
     def _begin(self, record: Record) -> RunnableConfig:
         terms = self._terms
-        self._token = self._held.token = record.token
+        self.token = self._held.token = record.token
         self._start_renewing()
         guards.hold(self._context.keyspace, self._key, self._held)
         if record.was_owned:
@@ -451,9 +444,9 @@ class Ownership:
         """
         terms = self._terms
         left = terms.lease / 1000 - terms.renewal_interval
-        while self._held.token and not self._is_lost:
+        while self._held.token and not self.is_lost:
             await asyncio.sleep(terms.renewal_interval)
-            renewed = renew(self._context, terms.thread, self._token, terms.lease)
+            renewed = renew(self._context, terms.thread, self.token, terms.lease)
             try:
                 self._note(await asyncio.wait_for(self._owner_driver.arun(renewed), left))
             except Exception as error:  # noqa: BLE001 - the next renewal may succeed, and scripts check each write
@@ -463,15 +456,15 @@ class Ownership:
     def _renew_in_thread(self) -> None:
         """`_renew` where threads are greenlets, which cannot run an event loop of their own."""
         terms = self._terms
-        while not self._is_lost and not self._ended.wait(terms.renewal_interval):
+        while not self.is_lost and not self._ended.wait(terms.renewal_interval):
             try:
-                self._note(self._owner_driver.run(renew(self._context, terms.thread, self._token, terms.lease)))
+                self._note(self._owner_driver.run(renew(self._context, terms.thread, self.token, terms.lease)))
             except Exception as error:  # noqa: BLE001, PERF203 - as in `_renew`
                 self._not_renewed(error_text(error))
 
     def _note(self, is_owned: bool) -> None:
         if not is_owned:
-            self._is_lost = True
+            self.is_lost = True
             text = "thread %s was taken or deleted by somebody else, or the server lost its key"
             _LOG.warning(text, shown(self._terms.thread))
 

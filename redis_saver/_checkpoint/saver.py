@@ -26,7 +26,6 @@ from redis_saver._common.names import Keyspace
 from redis_saver._engine import probe
 from redis_saver._engine.counting import Counting, Measured, stats_of
 from redis_saver._engine.requests import Stream
-from redis_saver._engine.runner import Driver
 from redis_saver._engine.stats import Stats
 from redis_saver._serde.comparing import ValueCheck
 from redis_saver._serde.serializer import FastSerializer, chosen
@@ -191,14 +190,6 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
     @serde.setter
     def serde(self, serde: SerializerProtocol) -> None:
         self._context = self._context._replace(serde=replaced(self._context.serde, serde))
-
-    @property
-    def _rules(self) -> Context:
-        return self._context
-
-    @property
-    def _owner_driver(self) -> Driver[Any]:
-        return self._driver
 
     # -- operations, as `Interface` calls them
 

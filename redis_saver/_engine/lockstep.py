@@ -46,18 +46,13 @@ def together(operations: Sequence[Operation[T]], *, scripts_alone: bool = False)
                     del running[position]
             for position, reply in (yield from _replies(requests, scripts_alone)).items():
                 running[position].reply = reply
-            for position, answer in (yield from _answers(questions)).items():
+            answers = (yield AskAll([*questions.values()])) if questions else ()
+            for position, answer in zip(questions, answers, strict=True):
                 with running[position]:
                     if isinstance(answer, Exception):
                         raise answer
                     running[position].reply = answer
     return results
-
-
-def _answers(questions: Mapping[int, Ask]) -> Operation[dict[int, Any]]:
-    if not questions:
-        return {}
-    return dict(zip(questions, (yield AskAll([*questions.values()])), strict=True))
 
 
 def _replies(requests: Mapping[int, Any], scripts_alone: bool) -> Operation[dict[int, Any]]:

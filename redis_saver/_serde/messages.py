@@ -30,20 +30,10 @@ from redis_saver._common.logs import Log
 from redis_saver._serde.msgpack import ext_header
 
 CANDIDATES: Final = (
-    lc.HumanMessage,
-    lc.HumanMessageChunk,
-    lc.AIMessage,
-    lc.AIMessageChunk,
-    lc.SystemMessage,
-    lc.SystemMessageChunk,
-    lc.ToolMessage,
-    lc.ToolMessageChunk,
-    lc.FunctionMessage,
-    lc.FunctionMessageChunk,
-    lc.ChatMessage,
-    lc.ChatMessageChunk,
-    lc.RemoveMessage,
-)
+    lc.HumanMessage, lc.AIMessage, lc.SystemMessage, lc.ToolMessage, lc.FunctionMessage, lc.ChatMessage,
+    lc.HumanMessageChunk, lc.AIMessageChunk, lc.SystemMessageChunk, lc.ToolMessageChunk, lc.FunctionMessageChunk,
+    lc.ChatMessageChunk, lc.RemoveMessage,
+)  # fmt: skip
 
 _NOTHING_CHANGES, _CALLS_STAY, UNREADABLE = range(3)
 """Effect of a constructor or validator on the fields of a message that was read: it leaves them unchanged; it leaves

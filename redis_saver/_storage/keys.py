@@ -27,7 +27,7 @@ from redis_saver._engine.runner import run
 from redis_saver._engine.stats import Stats
 from redis_saver._storage.asking import Questions
 from redis_saver._storage.framing import pack, unpack
-from redis_saver._storage.sealing import ID, TIME, Cipher, KnownWrites, joined, new_id
+from redis_saver._storage.sealing import ID, TIME, Cipher, KnownWrites, new_id
 from redis_saver.errors import KeyUnavailable, RedisSaverError, decoding_key
 
 OnUnavailable: TypeAlias = Literal["raise", "skip"]
@@ -281,7 +281,7 @@ class DataKeys:
         in_cold = self._in_cold.get(names.decode(cipher.thread))
         if in_cold is not None and in_cold.id != cipher.id:
             known |= self._writes.of(in_cold.id, ns, checkpoint_id)
-        return joined(known)
+        return b"".join(sorted(known))
 
     def copy(self, source: str, key: bytes, target: str) -> Operation[None]:
         """Make a data key for a copy whose records are sealed anew. The provider wraps it by the source's name."""

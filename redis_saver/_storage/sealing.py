@@ -317,7 +317,7 @@ class OpenedHeader(NamedTuple):
     flags: bytes
     """The flags of its channels."""
     known_writes: bytes
-    """The tasks with pending writes at its parent that the process knew which sealed it (`joined`)."""
+    """The tasks with pending writes at its parent that the process knew which sealed it (`split`)."""
 
 
 # -- special writes
@@ -400,9 +400,7 @@ class KnownWrites:
     def note(self, key: bytes, ns: str, checkpoint_id: str, tasks: set[bytes]) -> None:
         """Note tasks whose writes are surely stored (`digests_of`). `key` is the id of the data key."""
         place = key, ns, checkpoint_id
-        known = self._known.get(place)
-        if known is None:
-            known = set()
+        known = self._known.get(place, set())
         if not known.issuperset(tasks):
             known.update(tasks)
             self._known.store(place, known, len(ns) + 100 * (1 + len(known)))
@@ -421,11 +419,6 @@ def digests_of(writes: Iterable[Sequence[Any]]) -> set[bytes]:
     """Return the digests of the tasks with regular writes. A write begins with its task and its channel."""
     tasks = {write[0] for write in writes if write[1] not in WRITES_IDX_MAP}
     return {hashlib.blake2b(task.encode("utf-8", "surrogatepass"), digest_size=_TASK).digest() for task in tasks}
-
-
-def joined(tasks: Iterable[bytes]) -> bytes:
-    """Return digests of tasks as a header names them."""
-    return b"".join(sorted(tasks))
 
 
 def split(known: bytes) -> set[bytes]:
