@@ -214,6 +214,11 @@ def ask_each(items: Sequence[K], request: Callable[[K], Call | Command]) -> Oper
     return replies
 
 
+def all_threads(context: Context) -> Operation[list[str]]:
+    """Return the names of all threads, each once. Cost: a SCAN over the server's keys."""
+    return list(dict.fromkeys((yield from collect(scan_threads(context)))))
+
+
 class _Newest:
     """A thread in the merge of all threads, with a page of its checkpoints. The first page has a single one."""
 
@@ -274,8 +279,7 @@ def _newest_of_all(context: Context, asked: Query) -> Operation[list[_Newest]]:
     """Return a heap of all threads that have checkpoints of a query, each with its newest one."""
     upper, lower = bounds(None, None, asked.before)
     what = b"headers" if asked.matches else b"names"
-    threads = dict.fromkeys((yield from collect(scan_threads(context))))
-    every = [_Newest(thread, upper, lower, what) for thread in threads]
+    every = [_Newest(thread, upper, lower, what) for thread in (yield from all_threads(context))]
     pages = yield from ask_each(every, lambda newest: newest.request(context))
     for newest, page in zip(every, pages, strict=True):
         newest.fill(page)

@@ -148,10 +148,7 @@ def threads_with_runs(context: Context, members: Sequence[bytes]) -> Operation[t
 
     Returns these threads, and the text of the error for each thread that cannot be read.
     """
-    threads, keys = (
-        list(dict.fromkeys((yield from listing.collect(listing.scan_threads(context))))),
-        context.keyspace.keys,
-    )
+    threads, keys = (yield from listing.all_threads(context)), context.keyspace.keys
     replies = yield from listing.ask_each(threads, lambda thread: Call(scripts.HAS_RUNS, keys(thread), members))
     having = [(thread, has_some) for thread, has_some in zip(threads, replies, strict=True) if has_some]
     unread = {thread: text for thread, text in having if isinstance(text, bytes)}

@@ -41,8 +41,7 @@ def rotate_keys(context: Context, *, data: bool = False, before: datetime | None
 
 
 def _threads(context: Context) -> Operation[list[Holder]]:
-    threads = dict.fromkeys((yield from listing.collect(listing.scan_threads(context))))
-    return [key_holder(context, thread) for thread in threads]
+    return [key_holder(context, thread) for thread in (yield from listing.all_threads(context))]
 
 
 def key_holder(context: Context, thread: str) -> Holder:
