@@ -134,17 +134,25 @@ class _Copy:
                     size += len(value)
                     pairs += (name, value)
                     members += fields[field] or ()
-            if lost:  # damage, unless a removal gave the thread another revision
-                now = yield from read_references(context, source)
-                if now and now.revision == references.revision:
-                    text = f"DAMAGED a stored value is gone: {checking.describe(lost[0])}"
-                    raise from_text(text, context.keyspace.keys(source)) or ThreadDamaged(text)
+            if lost:
+                yield from self._check_changed(lost[0])
                 return
             pages += 1
             left = left[len(values) :]
             if not (yield Call(scripts.STAGE, self._keys, (ABANDONED_AFTER, pages, len(pairs) // 2, *pairs, *members))):
                 return
         self._numbers = pages, size, blobs, writes
+
+    def _check_changed(self, lost: bytes) -> Operation[None]:
+        """Check that a removal gave the source another revision, so that a field may be gone.
+
+        Raises:
+            ThreadDamaged: It has the same revision.
+        """
+        now = yield from read_references(self._context, self._source)
+        if now and now.revision == self._references.revision:
+            text = f"DAMAGED a stored value is gone: {checking.describe(lost)}"
+            raise from_text(text, self._context.keyspace.keys(self._source)) or ThreadDamaged(text)
 
     def promote(self, writer: bytes, *, ttl: Argument = b"", kept: Sequence[bytes] = (b"",)) -> Operation[bool]:
         """Replace the target by the copy. Returns False if the copy has to start again; then it is removed.

@@ -17,7 +17,6 @@ from redis_saver._engine.requests import Argument, Call, Operation
 from redis_saver._storage import chunks as chunked, codec, header as headers
 from redis_saver._storage.chunk_cache import ChannelKey, KnownCheckpoint, KnownThread, Version
 from redis_saver._storage.context import Context
-from redis_saver._storage.sealing import digests_of
 from redis_saver.errors import DecodeError, decoding
 
 MAX_TOLD = 100
@@ -76,7 +75,7 @@ def read(
     """
     cache, (thread, ns, wanted) = context.chunk_cache, address
     known = cache.of(keys[1])
-    had = {key: version for key, version in known.versions.items() if key[0] == ns}
+    had, known_chunks = known.of_namespace(ns)
     expected = _expected(known, ns)
     while True:
         newest = (known.tag, expected.field) if expected else (b"", b"")
@@ -90,10 +89,7 @@ def read(
             reply = reply._replace(header=expected.header, values=list(expected.values.values()))
         # An older checkpoint that somebody looks at is not remembered.
         used = None if wanted or not cache.is_on else dict[ChannelKey, Version]()
-        chunks = dict[bytes, bytes]()
-        for version in had.values():
-            chunks.update(version.stored.chunks)
-        chunks.update(codec.as_chunks(context, reply.chunks, thread))
+        chunks = {**known_chunks, **codec.as_chunks(context, reply.chunks, thread)}
         if context.data_keys is not None and not expected:
             reply = Reply(*codec.opened(context, thread, reply, chunks))
         try:
@@ -101,11 +97,14 @@ def read(
         except DecodeError as error:
             if not had or not isinstance(error.__cause__, chunked.ChunkMissing):
                 raise
-            had, expected = {}, None  # the server left out chunks that this process lacks, so ask for everything
+            had, known_chunks, expected = (
+                {},
+                {},
+                None,
+            )  # the server left out chunks that this process lacks, so ask for everything
             continue
-        if (cipher := context.cipher) is not None and context.data_keys is not None:  # for the header of its child
-            noted = digests_of(saved.pending_writes or ())
-            context.data_keys.note_writes(cipher, ns, saved.checkpoint["id"], noted)
+        if context.cipher is not None:
+            context.note_writes(ns, saved.checkpoint["id"], saved.pending_writes or ())
         if wanted:
             _note_walk(address, saved)
         if used is not None:

@@ -30,7 +30,7 @@ from redis_saver._storage.chunks import LIST, ZSTD, Stored
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import pack, unpack
 from redis_saver._storage.header import EMPTIED, NEW, UNCHANGED, VersionTable, version_table
-from redis_saver._storage.sealing import SpecialCall, digests_of
+from redis_saver._storage.sealing import SpecialCall
 from redis_saver.errors import decoding
 
 _LOG = ThrottledLog("redis_saver.checkpoint")
@@ -454,9 +454,8 @@ def store_writes(context: Context, new: TaskWrites, by: GuardedScript) -> Operat
     finally:
         if chunks:
             cache.note_stored(data_key, ns, before, end, tag)
-    if cipher is not None and context.data_keys is not None:  # for the header of a child
-        tasks = digests_of([(task_id, channel) for channel, _ in writes])
-        context.data_keys.note_writes(cipher, ns, checkpoint_id or "", tasks)
+    if cipher is not None:
+        context.note_writes(ns, checkpoint_id or "", [(task_id, channel) for channel, _ in writes])
     return True
 
 

@@ -189,6 +189,15 @@ class KnownThread(NamedTuple):
         """The tag that a put or pending writes name: that of the writes on their way, or the last one."""
         return self.sent or self.tag
 
+    def of_namespace(self, ns: str) -> tuple[dict[ChannelKey, Version], dict[bytes, bytes]]:
+        """Return the versions of a namespace, and their chunks."""
+        versions, chunks = dict[ChannelKey, Version](), dict[bytes, bytes]()
+        for key, version in self.versions.items():
+            if key[0] == ns:
+                versions[key] = version
+                chunks.update(version.stored.chunks)
+        return versions, chunks
+
     def holder(self, chunk: bytes) -> Version | None:
         """Return a version that has a chunk."""
         return next((version for version in self.versions.values() if chunk in version.stored.chunks), None)

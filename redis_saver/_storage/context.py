@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -16,7 +16,7 @@ from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.chunks import Digests, digest
 from redis_saver._storage.compression import Compression
 from redis_saver._storage.keys import DataKeys
-from redis_saver._storage.sealing import PLAIN, Cipher
+from redis_saver._storage.sealing import PLAIN, Cipher, digests_of
 from redis_saver.errors import NotEncrypted
 
 Counted: TypeAlias = "Callable[[Generator[Any, Any, Any], str], Generator[Any, Any, Any]]"
@@ -58,6 +58,11 @@ class Context(NamedTuple):
         if cipher is None:
             return self._replace(cipher=None, digest=digest, gear=PUBLIC)
         return self._replace(cipher=cipher, digest=cipher.digest, gear=cipher.gear)
+
+    def note_writes(self, ns: str, checkpoint_id: str, writes: Iterable[Sequence[Any]]) -> None:
+        """Note which tasks have pending writes on a checkpoint, for the header of its child, if the saver encrypts."""
+        if self.cipher is not None and self.data_keys is not None:
+            self.data_keys.note_writes(self.cipher, ns, checkpoint_id, digests_of(writes))
 
     def opener(self) -> Cipher | None:
         """Return the cipher that opens stored records, or None if they are plain.
