@@ -18,9 +18,8 @@ from urllib.parse import urlsplit
 
 from redis_saver._common.display import shown
 from redis_saver._common.logs import Log
-from redis_saver._engine.counters import Instrument, instruments
 from redis_saver._engine.counting import Ended, Measured, Observer, Shares, SharingObserver, Source, Traffic
-from redis_saver._engine.stats import BOUNDS, CacheStats, CopyStats, Stats, TierStats
+from redis_saver._engine.stats import BOUNDS, CacheStats, CopyStats, Instrument, Stats, TierStats, instruments
 
 SCOPE = "redis_saver"
 """Name of the meter and of the tracer."""

@@ -8,9 +8,8 @@ from typing import Literal, TypeAlias
 
 from redis_saver._common import forks
 from redis_saver._common.logs import Log, ThrottledLog, log_text
-from redis_saver._engine.counters import Live
 from redis_saver._engine.requests import Operation, T
-from redis_saver._engine.stats import CacheStats
+from redis_saver._engine.stats import CacheStats, Live
 from redis_saver.errors import KeyConflict, KeyUnavailable, ThreadDamaged, UnsupportedFormat
 
 LOG = Log("redis_saver.cache")

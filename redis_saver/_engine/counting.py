@@ -17,10 +17,9 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
 from redis_saver._common import forks
 from redis_saver._common.display import kind_of
 from redis_saver._common.logs import ignoring
-from redis_saver._engine.counters import Live
 from redis_saver._engine.requests import Argument, Ask, AskAll, Batch, Call, Command, Page, R, Sleep, T, key_of
 from redis_saver._engine.runner import Pump
-from redis_saver._engine.stats import BOUNDS, OperationStats, TrafficStats
+from redis_saver._engine.stats import BOUNDS, Live, OperationStats, TrafficStats
 
 StatsT = TypeVar("StatsT")
 CANCELLED = "cancelled"

@@ -21,10 +21,9 @@ from typing_extensions import Self
 from redis_saver._common import config as configs, names
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import error_text, kind_of
-from redis_saver._engine.counters import Live
 from redis_saver._engine.requests import Ask, Command, Operation, T
 from redis_saver._engine.runner import run
-from redis_saver._engine.stats import Stats
+from redis_saver._engine.stats import Live, Stats
 from redis_saver._storage.asking import Questions
 from redis_saver._storage.framing import pack, unpack
 from redis_saver._storage.sealing import ID, TIME, Cipher, KnownWrites, new_id

@@ -6,8 +6,7 @@ import math
 import time
 from typing import Any
 
-from redis_saver._engine.counters import Live, instruments
-from redis_saver._engine.stats import TierStats
+from redis_saver._engine.stats import Live, TierStats, instruments
 
 KNOWN_FOR = 30.0
 """Seconds for which a process without a flusher exports the result of a scan that it heard of."""

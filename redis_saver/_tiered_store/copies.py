@@ -19,9 +19,8 @@ from redis_saver._common import filters
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog, log_text
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, namespace_and_key, with_notes
-from redis_saver._engine.counters import Live
 from redis_saver._engine.requests import Argument, Batch, Command, Operation, T
-from redis_saver._engine.stats import CopyStats
+from redis_saver._engine.stats import CopyStats, Live
 from redis_saver._store import namespaces, reading, scripts
 from redis_saver._store.context import Place, StoreContext, check_labels
 from redis_saver._store.index_config import Texts

@@ -23,7 +23,7 @@ from redis_saver import AsyncRedisSaver, AsyncTieredSaver, CacheStats, CopyStats
 from redis_saver import RedisSaver, RedisStore, Stats, ThreadNotFound, TieredSaver, TieredStore, TierStats
 from redis_saver._client.clients import connect
 from redis_saver._engine.counting import measured
-from redis_saver._engine.counters import RESULT, instruments
+from redis_saver._engine.stats import RESULT, instruments
 from redis_saver._telemetry import DURATION, INSTRUMENTS, LAST_ERROR, described
 from redis_saver.telemetry import instrument
 
