@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import WRITES_IDX_MAP, DeltaChannelHistory
 
-from redis_saver._checkpoint import reading, scripts
+from redis_saver._checkpoint import scripts
+from redis_saver._checkpoint.reading import BYTES_PER_PAGE, MAX_TOLD, HasIntents
 from redis_saver._common import config, limits, names
 from redis_saver._common.display import shown
 from redis_saver._engine.replies import HistoryReply
@@ -141,7 +142,7 @@ class Walk:
         """Return the arguments of `lua/checkpoint/history.lua` for the next page, without known chunks."""
         last = self.pages[-1] if self.pages else _BEFORE
         arguments: list[Argument] = [self._ns, self._position, last.target, last.lowest]
-        arguments += (ANCESTORS_PER_PAGE, reading.BYTES_PER_PAGE, *refresh, len(self.remaining), len(self._points))
+        arguments += (ANCESTORS_PER_PAGE, BYTES_PER_PAGE, *refresh, len(self.remaining), len(self._points))
         for escaped, channel in self.remaining.items():
             arguments += (names.encode(channel), escaped)
         for point in self._points:
@@ -220,7 +221,7 @@ def walk(
     while not walked.is_done:
         answer = yield Call(scripts.HISTORY, keys, (*walked.arguments(refresh), *known_chunks))
         if len(keys) > 2 and answer == HistoryReply.INTENTS:
-            raise reading.HasIntents
+            raise HasIntents
         if len(keys) > 2 and isinstance(answer, list) and answer[:1] == [HistoryReply.PARTIAL]:
             with decoding("the ancestors in hot of a checkpoint of thread {!r}", address.thread_id):
                 bases = [_page(basis, (), 0, walked.remaining.values()) for basis in answer[1:]]
@@ -359,7 +360,7 @@ def histories(
     points = known.points.get(ns, ())
     versions = {channel: known.versions[ns, channel] for channel in channels if (ns, channel) in known.versions}
     while True:
-        fields = [field for version in versions.values() for field in version.right_edge()][: reading.MAX_TOLD]
+        fields = [field for version in versions.values() for field in version.right_edge()][: MAX_TOLD]
         walked = yield from walk(context, address, channels, keys, refresh_arguments(context), points, fields)
         chunks: dict[bytes, bytes] = {}
         for version in versions.values():
