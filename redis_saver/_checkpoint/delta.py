@@ -360,7 +360,7 @@ def histories(
     points = known.points.get(ns, ())
     versions = {channel: known.versions[ns, channel] for channel in channels if (ns, channel) in known.versions}
     while True:
-        fields = [field for version in versions.values() for field in version.right_edge()][: MAX_TOLD]
+        fields = [field for version in versions.values() for field in version.right_edge()][:MAX_TOLD]
         walked = yield from walk(context, address, channels, keys, refresh_arguments(context), points, fields)
         chunks: dict[bytes, bytes] = {}
         for version in versions.values():
