@@ -209,9 +209,7 @@ def channel_history(context: Context, thread: str, channel: str, ns: str) -> Str
 
 
 @keyed
-def entries(
-    context: Context, thread: str, ns: str | None, before: str | None = None, longest: int = _NONE
-) -> Stream[Entry]:
+def entries(context: Context, thread: str, ns: str | None, before: str | None, longest: int) -> Stream[Entry]:
     """Stream the checkpoints of a thread without their values, newest first.
 
     Args:
@@ -219,7 +217,7 @@ def entries(
         thread: The thread.
         ns: A namespace; None: all.
         before: An exclusive upper bound of the ids, if any.
-        longest: Maximum size in bytes of a pending write whose value is read. Default: no values are read.
+        longest: Maximum size in bytes of a pending write whose value is read. -1: no values are read.
     """
 
     def describe(family: _Family) -> list[Entry]:
@@ -229,7 +227,7 @@ def entries(
 
 
 @keyed
-def costs(context: Context, thread: str, longest: int = _NONE) -> Stream[tuple[Entry, Mapping[str, Size]]]:
+def costs(context: Context, thread: str, longest: int) -> Stream[tuple[Entry, Mapping[str, Size]]]:
     """Stream the checkpoints of a thread with the sizes of their values.
 
     A checkpoint comes after its parent was read, or is known to be gone.

@@ -121,10 +121,17 @@ class Walk:
     """The ancestors of a checkpoint, nearest first, and the chunks of their seeds. They arrive page by page."""
 
     def __init__(
-        self, context: Context, address: config.Address, channels: Sequence[str], points: Sequence[KnownPoint]
+        self, context: Context, address: config.Address, channels: Sequence[str], points: Sequence[KnownPoint] = ()
     ) -> None:
-        """Start at a checkpoint. The arguments are those of `walk`."""
-        self._context, self._address, self._points = context, address, points
+        """Start at a checkpoint.
+
+        Args:
+            context: The saver.
+            address: The checkpoint; without an id, the newest.
+            channels: The channels. The walk of each ends at its nearest stored value, or at the root.
+            points: Known points of the namespace. The walk of a channel also ends at one that has it.
+        """
+        self._context, self._address, self._channels, self._points = context, address, channels, points
         self._ns, checkpoint_id = names.component(address.checkpoint_ns), address.checkpoint_id
         self._position = names.component(checkpoint_id) if checkpoint_id else b""
         self.pages, self._seen = list[Basis](), set[bytes]()
@@ -138,7 +145,36 @@ class Walk:
         self.is_done = not channels
         self.chain = None if context.cipher is None else _Chain(context.cipher, self._ns, self._position)
 
-    def arguments(self, refresh: tuple[bytes, int | bytes]) -> list[Argument]:
+    def run(
+        self, keys: Sequence[bytes], refresh: tuple[bytes, int | bytes] = (b"0", b""), told: Sequence[bytes] = ()
+    ) -> Operation[Walk]:
+        """Read the ancestors, page by page. Returns the walk itself.
+
+        Args:
+            keys: The keys, as in `reading.read`.
+            refresh: The arguments that move the deadline (`refresh_arguments`). By default it stays.
+            told: Known chunks, which the server need not send.
+
+        Raises:
+            HasIntents: The thread has write intents, so cold may be newer than hot.
+            Partial: Hot lacks some of the ancestors.
+        """
+        thread, in_tiers = self._address.thread_id, len(keys) > 2
+        while not self.is_done:
+            answer = yield Call(scripts.HISTORY, keys, (*self._arguments(refresh), *told))
+            if in_tiers and answer == HistoryReply.INTENTS:
+                raise HasIntents
+            if in_tiers and isinstance(answer, list) and answer[:1] == [HistoryReply.PARTIAL]:
+                with decoding("the ancestors in hot of a checkpoint of thread {!r}", thread):
+                    bases = [_page(basis, (), 0, self.remaining.values()) for basis in answer[1:]]
+                raise Partial(_basis(bases))
+            with decoding("the ancestors of a checkpoint of thread {!r}", thread):
+                self._add(answer)
+        if self.chain is not None and self.remaining:
+            self.chain.check_end(self._context, self._address, self.remaining.values())
+        return self
+
+    def _arguments(self, refresh: tuple[bytes, int | bytes]) -> list[Argument]:
         """Return the arguments of `lua/checkpoint/history.lua` for the next page, without known chunks."""
         last = self.pages[-1] if self.pages else _BEFORE
         arguments: list[Argument] = [self._ns, self._position, last.target, last.lowest]
@@ -150,7 +186,7 @@ class Walk:
             arguments += (*point[:5], flags)
         return arguments
 
-    def add(self, answer: Any) -> None:
+    def _add(self, answer: Any) -> None:
         """Add a page. A wrong page may raise any error, so this runs under `decoding`."""
         position, flat, basis, *page = answer
         self.chunks.update(codec.as_chunks(self._context, flat, self._address.thread_id))
@@ -190,47 +226,56 @@ class Walk:
             if self.remaining.pop(names.component(channel), None) is not None:
                 self.known[channel] = history
 
+    def histories(self, data: bytes, versions: Mapping[str, Version]) -> dict[str, DeltaChannelHistory]:
+        """Decode the histories that the walk collected, and remember them.
 
-def walk(
-    context: Context,
-    address: config.Address,
-    channels: Sequence[str],
-    keys: Sequence[bytes] = (),
-    refresh: tuple[bytes, int | bytes] = (b"0", b""),
-    points: Sequence[KnownPoint] = (),
-    known_chunks: Sequence[bytes] = (),
-) -> Operation[Walk]:
-    """Walk the ancestors of a checkpoint, nearest first, until each channel has its nearest stored value.
+        Args:
+            data: The key of the thread's data.
+            versions: The versions of seeds that this process knows.
+        """
+        chunks: dict[bytes, bytes] = {}
+        for known in versions.values():
+            chunks.update(known.stored.chunks)
+        chunks.update(self.chunks)
+        context, ns = self._context, self._address.checkpoint_ns
+        allowance = limits.Allowance(context.limits, f"thread {shown(self._address.thread_id)}")
+        decoder = codec.Decoder(context, chunks, allowance)
+        writes: dict[str, list[chunked.Write]] = {channel: [] for channel in self._channels}
+        seeds: dict[str, Seed] = {}
+        for ancestor in self.ancestors:
+            for write in reversed(ancestor.writes):
+                is_whole = write.type != chunked.IN_CHUNKS
+                writes[write.channel].append(write if is_whole else decoder.whole(write))
+            seeds.update(ancestor.seeds)
+        answers: dict[str, DeltaChannelHistory] = {}
+        learned: dict[str, History] = {}
+        seen: dict[ChannelKey, Version] = {}
+        for channel in self._channels:
+            base = self.known.get(channel) or History(seeds[channel].value if channel in seeds else None, None, ())
+            history = base._replace(writes=(*base.writes, *reversed(writes[channel])))
+            answers[channel] = {"writes": list(map(decoder.write, history.writes))}
+            if history.seed is not None:
+                version = history.version or versions.get(channel)
+                last = version.stored if version else None
+                answers[channel]["seed"], stored = decoder.value(history.seed, channel, last, remembers=True)
+                if stored is not None:
+                    seed = seeds.get(channel) or history.version
+                    field = seed.field if seed else b""
+                    is_same = version is not None and version.field == field and version.stored is stored
+                    version = version if is_same and version else Version(field, stored)
+                    seen[ns, channel] = version
+                    history = history._replace(version=version, seed=stored.value)
+            learned[channel] = history
+        if (basis := _basis(self.pages)) is not None:
+            context.chunk_cache.remember_history(data, ns, _point(basis, learned), self.used, seen)
+        else:
+            context.chunk_cache.remember_versions(data, seen)
+        return answers
 
-    The walk of a channel also ends at the root, and at a known point that has the channel.
 
-    Args:
-        context: The saver.
-        address: The checkpoint; without an id, the newest.
-        channels: The channels.
-        keys: The keys, as in `reading.read`; empty: those of a single server.
-        refresh: The arguments that move the deadline (`refresh_arguments`). By default it stays.
-        points: The known points of the namespace.
-        known_chunks: Chunks that the server need not send.
-
-    Raises:
-        HasIntents: The thread has write intents, so cold may be newer than hot.
-        Partial: Hot lacks some of the ancestors.
-    """
-    keys, walked = keys or context.keyspace.keys(address.thread_id), Walk(context, address, channels, points)
-    while not walked.is_done:
-        answer = yield Call(scripts.HISTORY, keys, (*walked.arguments(refresh), *known_chunks))
-        if len(keys) > 2 and answer == HistoryReply.INTENTS:
-            raise HasIntents
-        if len(keys) > 2 and isinstance(answer, list) and answer[:1] == [HistoryReply.PARTIAL]:
-            with decoding("the ancestors in hot of a checkpoint of thread {!r}", address.thread_id):
-                bases = [_page(basis, (), 0, walked.remaining.values()) for basis in answer[1:]]
-            raise Partial(_basis(bases))
-        with decoding("the ancestors of a checkpoint of thread {!r}", address.thread_id):
-            walked.add(answer)
-    if walked.chain is not None and walked.remaining:
-        walked.chain.check_end(context, address, walked.remaining.values())
-    return walked
+def walk(context: Context, address: config.Address, channels: Sequence[str]) -> Operation[Walk]:
+    """Walk the ancestors of a checkpoint on one server, nearest first (`Walk`). Its deadline stays."""
+    return Walk(context, address, channels).run(context.keyspace.keys(address.thread_id))
 
 
 class _Chain:
@@ -354,69 +399,20 @@ def get_delta_channel_history(
 def histories(
     context: Context, address: config.Address, channels: Sequence[str], keys: Sequence[bytes]
 ) -> Operation[dict[str, DeltaChannelHistory]]:
-    """Read histories, and remember them. The keys and the exceptions are those of `walk`."""
+    """Read histories, and remember them. The keys and the exceptions are those of `Walk.run`."""
     ns, data = address.checkpoint_ns, keys[1]
     known = context.chunk_cache.of(data)
     points = known.points.get(ns, ())
     versions = {channel: known.versions[ns, channel] for channel in channels if (ns, channel) in known.versions}
     while True:
         fields = [field for version in versions.values() for field in version.right_edge()][:MAX_TOLD]
-        walked = yield from walk(context, address, channels, keys, refresh_arguments(context), points, fields)
-        chunks: dict[bytes, bytes] = {}
-        for version in versions.values():
-            chunks.update(version.stored.chunks)
-        chunks.update(walked.chunks)
+        walked = yield from Walk(context, address, channels, points).run(keys, refresh_arguments(context), fields)
         try:
-            return _histories(context, address, data, channels, walked, chunks, versions)
+            return walked.histories(data, versions)
         except DecodeError as error:
             if not versions or not isinstance(error.__cause__, chunked.ChunkMissing):
                 raise
             versions = {}  # the server left out chunks that only another version has: request all of them
-
-
-def _histories(
-    context: Context,
-    address: config.Address,
-    data: bytes,
-    channels: Sequence[str],
-    walked: Walk,
-    chunks: Mapping[bytes, bytes],
-    versions: Mapping[str, Version],
-) -> dict[str, DeltaChannelHistory]:
-    """Decode the histories that a walk collected, and remember them."""
-    allowance = limits.Allowance(context.limits, f"thread {shown(address.thread_id)}")
-    decoder = codec.Decoder(context, chunks, allowance)
-    writes: dict[str, list[chunked.Write]] = {channel: [] for channel in channels}
-    seeds: dict[str, Seed] = {}
-    for ancestor in walked.ancestors:
-        for write in reversed(ancestor.writes):
-            is_whole = write.type != chunked.IN_CHUNKS
-            writes[write.channel].append(write if is_whole else decoder.whole(write))
-        seeds.update(ancestor.seeds)
-    answers: dict[str, DeltaChannelHistory] = {}
-    learned: dict[str, History] = {}
-    seen: dict[ChannelKey, Version] = {}
-    for channel in channels:
-        base = walked.known.get(channel) or History(seeds[channel].value if channel in seeds else None, None, ())
-        history = base._replace(writes=(*base.writes, *reversed(writes[channel])))
-        answers[channel] = {"writes": list(map(decoder.write, history.writes))}
-        if history.seed is not None:
-            version = history.version or versions.get(channel)
-            last = version.stored if version else None
-            answers[channel]["seed"], stored = decoder.value(history.seed, channel, last, remembers=True)
-            if stored is not None:
-                field = seeds[channel].field if channel in seeds else history.version.field  # type: ignore[union-attr]
-                is_same = version is not None and version.field == field and version.stored is stored
-                version = version if is_same and version else Version(field, stored)
-                seen[address.checkpoint_ns, channel] = version
-                history = history._replace(version=version, seed=stored.value)
-        learned[channel] = history
-    if (basis := _basis(walked.pages)) is not None:
-        point = _point(basis, learned)
-        context.chunk_cache.remember_history(data, address.checkpoint_ns, point, walked.used, seen)
-    else:
-        context.chunk_cache.remember_versions(data, seen)
-    return answers
 
 
 def _point(basis: Basis, learned: Mapping[str, History]) -> KnownPoint:

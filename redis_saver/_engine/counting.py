@@ -135,12 +135,7 @@ class _Observed:
     """A call with observers."""
 
     def __init__(
-        self,
-        observers: Mapping[object, Observer],
-        name: str,
-        waits: Mapping[type[Any], str],
-        *,
-        is_stream: bool = False,
+        self, observers: Mapping[object, Observer], name: str, waits: Mapping[type[Any], str], is_stream: bool = False
     ) -> None:
         self.key: bytes | None = None
         """The key that the first request is about."""
