@@ -294,7 +294,8 @@ def cut(
     """Cut a value into chunks.
 
     Args:
-        encoded: The serializer's result. If it lacks messages at the front, they are those of `before`.
+        encoded: The serializer's result, of `OPENED` bytes or more. If it lacks messages at the front, they are those
+            of `before`.
         kind: `PLAIN` or `ZSTD`.
         before: An earlier version. Without messages that were left out, it only saves work.
         digest: Names chunks.
@@ -349,8 +350,6 @@ def _pieces(
             return None
         kept = _alike(whole.pieces, last.chunks) if shares else 0
         return whole.head, whole.pieces[kept:], kept
-    if encoded.front + len(encoded.data) < cutter.OPENED:
-        return None
     # The first new piece begins with a message, so the same pieces come out as of the whole value. A chunk that ends
     # with the front may have ended because the value did.
     ends, kept, start = encoded.fingerprint.ends, len(last.chunks), end

@@ -46,7 +46,8 @@ def encode_value(context: Context, value: Any, channel: str, before: chunked.Sto
             encoded = EncodedValue(*_dumped(context, value))
         else:
             encoded = dumps_rest(context.serde, value, before.fingerprint if before else None)
-        if (stored := _cut(context, encoded, _VALUE, channel, before)) is not None:
+        is_long = _size(context, encoded, _VALUE, channel) >= OPENED
+        if is_long and (stored := _cut(context, encoded, _VALUE, channel, before)) is not None:
             return stored
         if encoded.front:
             return encode_value(context, value, channel)
@@ -70,24 +71,25 @@ def _whole(context: Context, encoded: EncodedValue) -> tuple[bytes, bytes]:
     return compression.smaller(kind, data) if context.compression is not None else (kind, data)
 
 
-def _cut(
-    context: Context,
-    encoded: EncodedValue,
-    what: str,
-    channel: str,
-    before: chunked.Stored | None = None,
-    *,
-    may_cut: bool = True,
-) -> chunked.Stored | None:
-    """Check the size of a value or a pending write, as `what` names it, and cut it. Return None if it stays whole.
+def _size(context: Context, encoded: EncodedValue, what: str, channel: str) -> int:
+    """Return the size of a value or a pending write, as `what` names it, before the work of cutting it.
 
     Raises:
-        LimitExceeded: It is too long, or has too many chunks, or too many levels of lists of chunks.
+        LimitExceeded: It is too long.
     """
     if (size := encoded.front + len(encoded.data)) > context.limits.value_bytes:
         limits.check(context.limits, "value_bytes", size, f"{what} has {{}} bytes", channel)
-    if size < OPENED or not may_cut:
-        return None
+    return size
+
+
+def _cut(
+    context: Context, encoded: EncodedValue, what: str, channel: str, before: chunked.Stored | None = None
+) -> chunked.Stored | None:
+    """Cut a value or a pending write into chunks, as `what` names it. Return None if it is stored whole.
+
+    Raises:
+        LimitExceeded: It has too many chunks, or too many levels of lists of chunks.
+    """
     kind = chunked.PLAIN if context.compression is None else chunked.ZSTD
     if (stored := chunked.cut(encoded, kind, before, context.digest, context.gear)) is None:
         return None
@@ -287,8 +289,8 @@ def _encode_write(
     """Return the type and bytes of a pending write. Its chunks are added to `chunks`."""
     try:
         encoded = EncodedValue(*_dumped(context, value))
-        stored = _cut(context, encoded, _WRITE, channel, may_cut=chunks is not None)
-        if chunks is not None and stored is not None:
+        is_long = _size(context, encoded, _WRITE, channel) >= OPENED
+        if is_long and chunks is not None and (stored := _cut(context, encoded, _WRITE, channel)) is not None:
             chunks |= stored.chunks
             return chunked.IN_CHUNKS, stored.value
     except RedisSaverError:
