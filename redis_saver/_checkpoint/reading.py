@@ -97,11 +97,8 @@ def read(
         except DecodeError as error:
             if not had or not isinstance(error.__cause__, chunked.ChunkMissing):
                 raise
-            had, known_chunks, expected = (
-                {},
-                {},
-                None,
-            )  # the server left out chunks that this process lacks, so ask for everything
+            # The server left out chunks that this process lacks, so ask for everything.
+            had, known_chunks, expected = {}, {}, None
             continue
         if context.cipher is not None:
             context.note_writes(ns, saved.checkpoint["id"], saved.pending_writes or ())

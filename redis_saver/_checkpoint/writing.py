@@ -177,7 +177,8 @@ def encoded(context: Context, new: NewCheckpoint, known: KnownThread = NOTHING, 
     retained = {} if table.written == len(new.new_versions) else _retained(new, prefix)
     # A checkpoint without a parent is most likely the first of its thread.
     sending = _Sending(context, ns, known, table, has_all=sends_all or not parent)
-    sending.find_values(checkpoint, flags := table.flags.replace(UNCHANGED, NEW) if sends_all else table.flags)
+    flags = table.flags.replace(UNCHANGED, NEW) if sends_all else table.flags
+    sending.find_values(checkpoint, flags)
     if sending.valueless:  # LangGraph puts a value for a version that never had one
         return encoded(context, _leaving_out(new, sending.valueless), known, sends_all=sends_all)
     values = checkpoint["channel_values"]
