@@ -571,8 +571,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         Cost: one round trip; over two tiers one to cold, too, unless hot has the whole thread. A cold saver that is not
         LangGraph's Postgres saver returns all checkpoints of the thread.
         """
-        info: InfoT | None = self._run(self._get_thread_gen(configs.name(thread_id, "thread_id")))
-        return info
+        return self._run(self._get_thread_gen(configs.name(thread_id, "thread_id")))
 
     async def aget_thread(self, thread_id: str) -> InfoT | None:
         """`get_thread` for asyncio."""

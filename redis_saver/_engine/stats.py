@@ -145,9 +145,7 @@ class TierStats:
     bypasses: int = counter("tier.bypasses", "{operation}", "Reads and writes without hot, as it failed.")
     repairs: int = counter("tier.repairs", "{repair}", "Damaged threads that hot dropped because cold has them.")
     enrolled: int = counter("tier.enrollments", "{thread}", "Threads that only hot had, and that are flushed to cold.")
-    written_through: int = counter(
-        "tier.write_through", "{write}", "Writes of write-behind savers that went to cold first."
-    )
+    written_through: int = counter("tier.write_through", "{write}", "Write-behind writes that went to cold first.")
     flushed: int = _RECORDS.field("flushed", "Checkpoints, pending writes of a task, and deletions, written to cold.")
     coalesced: int = _RECORDS.field("coalesced", "Records that newer ones replaced (`cold_history`).")
     flushes: int = counter("tier.flush.claims", "{claim}", "Claims of threads by the flusher.")

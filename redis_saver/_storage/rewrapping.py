@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import Batch, Call, Operation
@@ -205,13 +205,11 @@ class Rotates:
         Of a saver over two tiers it counts the threads in Redis, too. No key is needed. `RedisSaver.key_status` says
         when a key may be destroyed.
         """
-        status: KeyStatus = self._run(self._key_status_gen(), name="key_status")
-        return status
+        return cast("KeyStatus", self._run(self._key_status_gen(), name="key_status"))
 
     async def akey_status(self) -> KeyStatus:
         """`key_status` for asyncio."""
-        status: KeyStatus = await self._arun(self._key_status_gen(), name="key_status")
-        return status
+        return cast("KeyStatus", await self._arun(self._key_status_gen(), name="key_status"))
 
     def rotate_keys(self) -> Rotated:
         """Wrap the data keys anew, as `RedisSaver.rotate_keys` does, while others use the data, which stay as they are.
@@ -222,10 +220,8 @@ class Rotates:
             NotImplementedError: The cold tier is not LangGraph's Postgres saver.
             ValueError: There is no `encryption`.
         """
-        result: Rotated = self._run(self._rotate_keys_gen(), name="rotate_keys")
-        return result
+        return cast("Rotated", self._run(self._rotate_keys_gen(), name="rotate_keys"))
 
     async def arotate_keys(self) -> Rotated:
         """`rotate_keys` for asyncio."""
-        result: Rotated = await self._arun(self._rotate_keys_gen(), name="rotate_keys")
-        return result
+        return cast("Rotated", await self._arun(self._rotate_keys_gen(), name="rotate_keys"))
