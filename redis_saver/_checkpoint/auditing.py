@@ -570,12 +570,8 @@ def latest_values(
     keys, names_one = context.keyspace.keys, thread_ids is not None and len(thread_ids) == 1
     pump = Pump(listing.scan_threads(context) if thread_ids is None else _given(thread_ids))
     with Skipping(context.data_keys, names_one=names_one) as skipping:
-        for step in pump:
-            if not isinstance(step, Page):
-                with pump:
-                    pump.reply = yield step
-                continue
-            wanted = [thread for thread in step.items if thread.startswith(thread_prefix)]
+        while (page := (yield from pump.next_page())) is not None:
+            wanted = [thread for thread in page if thread.startswith(thread_prefix)]
             while wanted:
                 batch, wanted = wanted[:size], wanted[size:]
                 replies = yield Batch([Call(scripts.GET_CHANNEL, keys(thread), arguments) for thread in batch])

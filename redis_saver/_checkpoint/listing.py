@@ -157,11 +157,8 @@ def mapped(
 ) -> Generator[Any, Any, None]:
     """Run an operation on each page of a stream, and stream its results."""
     pump = Pump(stream)
-    for step in pump:
-        if not isinstance(step, Page):
-            with pump:
-                pump.reply = yield step
-        elif results := (yield from each(step.items)):
+    while (page := (yield from pump.next_page())) is not None:
+        if results := (yield from each(page)):
             yield Page(results)
 
 
@@ -197,12 +194,8 @@ def scan_threads(context: Context) -> Stream[str]:
 def collect(stream: Stream[T]) -> Operation[list[T]]:
     """Return all items of a stream."""
     items, pump = list[T](), Pump(stream)
-    for step in pump:
-        if isinstance(step, Page):
-            items += step.items
-            continue
-        with pump:
-            pump.reply = yield step
+    while (page := (yield from pump.next_page())) is not None:
+        items += page
     return items
 
 

@@ -54,6 +54,15 @@ class Pump(Generic[R, T]):
             self.close()
         return False
 
+    def next_page(self) -> Generator[Any, Any, Sequence[Any] | None]:
+        """Pass requests on until the operation yields a page. Returns the page's items, or None at the end."""
+        for request in self:
+            if isinstance(request, Page):
+                return request.items
+            with self:
+                self.reply = yield request
+        return None
+
     def close(self) -> None:
         """Close the operation at its current `yield`. If it has ended, do nothing."""
         self._operation.close()

@@ -193,16 +193,12 @@ def _list_by_hot_alone(
     if not (yield from _is_whole(keys)):
         return False
     pump = Pump(listing.list_checkpoints(tiers.hot_context, query))
-    for step in pump:
-        if not isinstance(step, Page):
-            with pump:
-                pump.reply = yield step
-        elif (yield from _is_whole(keys)):
-            results = listed.unread(step.items)
-            listed.move(results)
-            yield listed.page(results)
-        else:
+    while (page := (yield from pump.next_page())) is not None:
+        if not (yield from _is_whole(keys)):
             return False
+        results = listed.unread(page)
+        listed.move(results)
+        yield listed.page(results)
     return (yield from _is_whole(keys))
 
 
