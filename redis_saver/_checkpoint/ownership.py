@@ -306,6 +306,18 @@ Taking: TypeAlias = Callable[[Terms, str], Generator[Any, Any, Record]]
 class Ownership:
     """Context manager of `with saver.own(...) as config:`, and of `async with`. Each instance serves one block."""
 
+    token: str = ""
+    """The token, which `configurable["thread_owner"]` carries. Empty before the block begins.
+
+    Its form is `<epoch>-<16 hex digits>`. The epoch grows with each owner of a thread, so other systems that an agent
+    writes to can refuse a token with a smaller epoch.
+    """
+    is_lost: bool = False
+    """True once a renewal was refused: the thread was taken or deleted, or the server lost the key.
+
+    A write is refused at once, so it does not wait for the next renewal.
+    """
+
     def __init__(
         self, terms: Terms, context: Context, owner_driver: Driver[Any], driver: Driver[Any], take: Taking
     ) -> None:
@@ -321,17 +333,6 @@ class Ownership:
         self._terms, self._context, self._owner_driver = terms, context, owner_driver
         self._driver, self._take = driver, take
         self._key = context.keyspace.owner_key(terms.thread)
-        self.token: str = ""
-        """The token, which `configurable["thread_owner"]` carries. Empty before the block begins.
-
-        Its form is `<epoch>-<16 hex digits>`. The epoch grows with each owner of a thread, so other systems that an
-        agent writes to can refuse a token with a smaller epoch.
-        """
-        self.is_lost: bool = False
-        """True once a renewal was refused: the thread was taken or deleted, or the server lost the key.
-
-        A write is refused at once, so it does not wait for the next renewal.
-        """
         self._nonce, self._pid, self._held = "", 0, guards.Held()
         self._renewing: Future[None] | None = None
         self._ended = threading.Event()
