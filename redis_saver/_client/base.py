@@ -13,6 +13,7 @@ from redis_saver._client import clients
 from redis_saver._client.link import Rules
 from redis_saver._common import config as configs
 from redis_saver._common.display import kind_of
+from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine.counting import Traffic
 from redis_saver._engine.requests import Request
 from redis_saver._engine.runner import Driver
@@ -24,6 +25,7 @@ CLUSTER_TIMEOUT = 20.0
 A failover takes one or two seconds more than `cluster-node-timeout`, which is 15 seconds by default.
 """
 T = TypeVar("T")
+_ONCE = ThrottledLog("redis_saver.client", only_once=True)
 
 
 class SyncClient(Protocol):
@@ -89,6 +91,12 @@ class RedisDriver(Driver[Request]):
         self.server: str = clients.described(client)
         """URL of the server for messages, without login and options."""
         self._what, self._is_closed = f"the {taker.lower()} on {self.server}", False
+        if taker != "Cache" and (missing := clients.missing_retry(client)):  # a cache is skipped if its server fails
+            _ONCE.warning(
+                "%s: its client retries nothing, so a lost reply raises. Calls may be sent again: give %s where the "
+                "connections are made (%s, from_url, the pool, master_for)",
+                self._what, missing, type(client).__name__,
+            )  # fmt: skip
         self.traffic: Traffic = Traffic()
         """Counts of requests, retries and bytes in this process."""
         is_guarded = require_primary and not clients.is_cluster(client)  # a cluster's replica answers MOVED

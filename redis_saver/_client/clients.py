@@ -239,6 +239,23 @@ def check(client: Any, *, asynchronous: bool, taker: str = "Saver") -> None:
     raise TypeError(f"client: {kind_of(client)}; {wanted} takes a client of {package}, such as {package}.Redis. {hint}")
 
 
+def missing_retry(client: Any) -> str:
+    """Return the arguments that make a client send a call again after a lost reply. Empty if it already does.
+
+    redis-py has a default of `retry=` for `Redis(...)` only, since 6.0. valkey-py, and redis-py before 6.0, retry only
+    the errors in `retry_on_error=`. Calls to a cluster are repeated by the link.
+    """
+    pool = getattr(client, "connection_pool", None)
+    if pool is None or type(client).__module__.startswith("fakeredis"):
+        return ""
+    options, is_redis = pool.connection_kwargs, exceptions_of(client) is redis.exceptions
+    if options.get("retry_on_error") or options.get("retry_on_timeout"):
+        return ""
+    if not is_redis or _MAJOR < 6:
+        return "retry=Retry(ExponentialBackoff(cap=1, base=0.01), 3) and retry_on_error=[ConnectionError, TimeoutError]"
+    return "" if options.get("retry") is not None else "retry=Retry(ExponentialBackoff(cap=1, base=0.01), 3)"
+
+
 def replies_are_cached(client: Any) -> bool:
     """True if a client has redis-py's client-side cache (`cache_config=`)."""
     nodes = getattr(client, "nodes_manager", None)

@@ -30,7 +30,8 @@ from tests.support.servers import Server, url_of
 from tests.support.uniform import Uniform, encryption
 
 from redis_saver import AsyncRedisSaver, CalledOnEventLoop, RedisCache, RedisSaver, RedisStore, UnsupportedServer
-from redis_saver._client import clients
+from redis_saver._client import base, clients
+from redis_saver._common.logs import ThrottledLog
 from redis_saver.sentinels import SSLPrimaryConnection
 
 
@@ -87,22 +88,32 @@ def made_by(package: Any, module: Any, how: str, proxy: Proxy, given: dict[str, 
     return Known([("127.0.0.1", 1)]).master_for("service", **given)
 
 
+RETRY, LIST = "retry=Retry", "retry_on_error=["
+
+
 @pytest.mark.parametrize("flavour", ["sync", "async"])
 @pytest.mark.parametrize(
-    ("package", "how", "given", "retries"),
+    ("package", "how", "given", "missing"),
     [
-        (redis, "host=", "", True),
-        (redis, "host=", "none", False),
-        *((redis, how, "", False) for how in ("from_url", "connection_pool=", "master_for")),
-        *((redis, how, "retry", True) for how in ("from_url", "connection_pool=", "master_for")),
-        *((valkey, how, "", False) for how in ("host=", "from_url", "connection_pool=", "master_for")),
-        *((valkey, how, "retry", False) for how in ("host=", "from_url")),
-        *((valkey, how, "both", True) for how in ("host=", "from_url", "connection_pool=", "master_for")),
+        (redis, "host=", "", ""),
+        (redis, "host=", "none", RETRY),
+        *((redis, how, "", RETRY) for how in ("from_url", "connection_pool=", "master_for")),
+        *((redis, how, "retry", "") for how in ("from_url", "connection_pool=", "master_for")),
+        *((valkey, how, "", LIST) for how in ("host=", "from_url", "connection_pool=", "master_for")),
+        *((valkey, how, "retry", LIST) for how in ("host=", "from_url")),
+        *((valkey, how, "both", "") for how in ("host=", "from_url", "connection_pool=", "master_for")),
     ],
 )
-async def test_a_client_retries_a_lost_reply_if_its_settings_say_so(
-    package: Any, how: str, given: str, retries: bool, flavour: str
+async def test_a_client_retries_a_lost_reply_or_a_warning_names_what_to_give(
+    package: Any,
+    how: str,
+    given: str,
+    missing: str,
+    flavour: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    monkeypatch.setattr(base, "_ONCE", ThrottledLog("redis_saver.client", only_once=True))
     module, proxy = (package.asyncio if flavour == "async" else package), Proxy(port())
     errors = [package.ConnectionError, package.TimeoutError]
     options = {
@@ -112,11 +123,14 @@ async def test_a_client_retries_a_lost_reply_if_its_settings_say_so(
         "both": {"retry": module.retry.Retry(package.backoff.NoBackoff(), 1), "retry_on_error": errors},
     }
     client = made_by(package, module, how, proxy, options[given])
+    RedisCache(redis.Redis(retry=None))  # a cache needs no retry
     kind: Any = AsyncRedisSaver if flavour == "async" else RedisSaver
-    saver = Uniform(kind(client, prefix="lost"))
+    saver = Uniform([kind(client, prefix="lost") for _ in range(2)][-1])
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert ([missing in text for text in said] == [True]) if missing else not said, said
     await put(saver, config("t"), {"n": 1})
     proxy.lose_reply(b"EVALSHA")
-    if not retries:
+    if missing:
         with pytest.raises(package.ConnectionError):
             await saver.get_tuple(config("t"))
     else:
@@ -127,7 +141,9 @@ async def test_a_client_retries_a_lost_reply_if_its_settings_say_so(
 
 
 @pytest.mark.parametrize("package", [redis, valkey])
-async def test_a_saver_repeats_calls_to_a_cluster_whose_reply_is_lost(package: Any, prefix: str) -> None:
+async def test_a_saver_repeats_calls_to_a_cluster_whose_reply_is_lost(
+    package: Any, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
     cluster = url_of("cluster").partition("://")[2].split(",")
     proxies = {int(each.rpartition(":")[2]): Proxy(int(each.rpartition(":")[2])) for each in cluster}
     start = {"host": "127.0.0.1", "port": next(iter(proxies)), "address_remap": lambda at: (at[0], proxies[at[1]].port)}
@@ -139,6 +155,7 @@ async def test_a_saver_repeats_calls_to_a_cluster_whose_reply_is_lost(package: A
             proxy.lose_reply(b"EVALSHA")
         assert (await saver.get_tuple(config("t"))).checkpoint["channel_values"] == {"n": 1}
         assert sum(proxy.lost for proxy in proxies.values()) == 1
+    assert not [record for record in caplog.records if "retries nothing" in record.getMessage()]
     client.close()
     await aclient.aclose()
     for proxy in proxies.values():
