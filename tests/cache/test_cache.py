@@ -8,20 +8,21 @@ from collections import deque
 from datetime import timedelta
 from typing import Any
 
+import fakeredis
 import pytest
-from tests.support.caching import LABELS, UniformCache, cache_of, llm_cache_of
-from tests.support.factories import config, put
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import Generation
 from langgraph.cache.memory import InMemoryCache
-from tests.support.uniform import Target
 
-from redis_saver import EncodeError, LimitExceeded, Limits, RedisCache
+from redis_saver import AsyncRedisCache, EncodeError, LimitExceeded, Limits, RedisCache
 from redis_saver._cache.entries import CacheKeyspace
+from tests.support.caching import LABELS, UniformCache, cache_of, llm_cache_of
+from tests.support.factories import config, put
+from tests.support.uniform import Block, Target
 
 pytestmark = pytest.mark.also_on(cluster="sync", redis62="async", valkey="sync", fakeredis="async", lua54="sync")
 
-A, B = ("a",), ("b",)
+A, B, K = ("a",), ("b",), (("a",), "k")
 
 
 @pytest.fixture
@@ -48,18 +49,19 @@ async def test_values_round_trip_as_in_langgraphs_in_memory_cache(cache: Uniform
         "large": "x" * 2_000_000,
         "time": timedelta(seconds=1),
     }
-    await cache.set({(A, name): (value, None) for name, value in values.items()})
-    found = {key: value for (_, key), value in (await cache.get([(A, name) for name in values])).items()}
+    pairs: Any = {(A, name): (value, None) for name, value in values.items()}
     memory: Any = InMemoryCache()
-    memory.set({(A, name): (value, None) for name, value in values.items()})
-    assert found == {key: value for (_, key), value in memory.get([(A, name) for name in values]).items()}
-    assert found["writes"][0][1][0].id == "1"
+    await cache.set(pairs)
+    memory.set(pairs)
+    found = await cache.get([*pairs])
+    assert found == memory.get([*pairs])
+    assert found[A, "writes"][0][1][0].id == "1"
 
 
 async def test_a_later_set_replaces_an_earlier_one(cache: UniformCache) -> None:
     for value, ttl in ((1, None), (2, 100), (3, None)):
-        await cache.set({(A, "k"): (value, ttl)})
-        assert await cache.get([(A, "k")]) == {(A, "k"): value}
+        await cache.set({K: (value, ttl)})
+        assert await cache.get([K]) == {K: value}
 
 
 async def test_hostile_names_are_separate_entries(cache: UniformCache) -> None:
@@ -76,36 +78,29 @@ async def test_hostile_names_are_separate_entries(cache: UniformCache) -> None:
 
 async def test_names_with_colons_are_separate_entries(cache: UniformCache) -> None:
     """LangGraph's own cache joins names by colons, and clears by prefix."""
-    await cache.set({(("a", "b"), "c"): (1, None), (("a",), "b:c"): (2, None), (("users", "10"), "k"): (3, None)})
-    assert await cache.get([(("a",), "b:c")]) == {(("a",), "b:c"): 2}
-    await cache.clear([("a",), ("users", "1"), ("*",), ()])
-    assert await cache.get([(("a", "b"), "c"), (("a",), "b:c"), (("users", "10"), "k")]) == {
-        (("a", "b"), "c"): 1,
-        (("users", "10"), "k"): 3,
-    }
+    one, other, third = (("a", "b"), "c"), (A, "b:c"), (("users", "10"), "k")
+    await cache.set({one: (1, None), other: (2, None), third: (3, None)})
+    assert await cache.get([other]) == {other: 2}
+    await cache.clear([A, ("users", "1"), ("*",), ()])
+    assert await cache.get([one, other, third]) == {one: 1, third: 3}
 
 
 async def test_a_namespace_given_as_a_list_is_returned_as_a_tuple(cache: UniformCache) -> None:
-    await cache.set({(A, "k"): (1, None)})
-    assert await cache.get([[["a"], "k"]]) == {(A, "k"): 1}
+    await cache.set({K: (1, None)})
+    assert await cache.get([[["a"], "k"]]) == {K: 1}
 
 
-async def test_each_entry_has_its_own_ttl(target: Target, cache: UniformCache) -> None:
-    names = [(A, "short"), (A, "long"), (A, "none")]
+async def test_each_entry_has_its_own_ttl_or_that_of_the_cache(target: Target, cache: UniformCache) -> None:
+    names, expiring = [(A, "short"), (A, "long"), (A, "none")], cache_of(target, ttl="200ms")
     await cache.set({names[0]: (1, 0.2), names[1]: (2, 100), names[2]: (3, None)})
+    await expiring.set({(B, "default"): (1, None), (B, "own"): (2, 100)})
     keys = CacheKeyspace(target.prefix)
     short, long, none = (target.raw.pttl(keys.address(name).entry) for name in names)
     assert short <= 200 < 90_000 < long <= 100_000
     assert none == -1
     await asyncio.sleep(0.25)
     assert await cache.get(names) == {names[1]: 2, names[2]: 3}
-
-
-async def test_the_caches_ttl_applies_to_entries_without_their_own(target: Target) -> None:
-    cache = cache_of(target, ttl="200ms")
-    await cache.set({(A, "default"): (1, None), (A, "own"): (2, 100)})
-    await asyncio.sleep(0.25)
-    assert await cache.get([(A, "default"), (A, "own")]) == {(A, "own"): 2}
+    assert await expiring.get([(B, "default"), (B, "own")]) == {(B, "own"): 2}
 
 
 async def test_clear_removes_the_given_namespaces_or_all(target: Target, cache: UniformCache) -> None:
@@ -129,17 +124,17 @@ async def test_clear_removes_the_given_namespaces_or_all(target: Target, cache: 
 async def test_saver_cache_and_models_share_a_client_and_a_prefix(target: Target) -> None:
     client = target.client()
     saver, cache = target.uniform(client=client), cache_of(target, client=client)
-    models = llm_cache_of(cache)
+    models, answer = llm_cache_of(cache), [Generation(text="answer")]
     await put(saver, config("t"), {"n": 1})
-    await cache.set({(A, "k"): (1, None)})
-    await models.update("prompt", "model", [Generation(text="answer")])
+    await cache.set({K: (1, None)})
+    await models.update("prompt", "model", answer)
     assert [info.thread_id for info in await saver.threads()] == ["t"]
     await cache.clear()
-    assert await models.lookup("prompt", "model") == [Generation(text="answer")]
-    await cache.set({(A, "k"): (1, None)})
+    assert await models.lookup("prompt", "model") == answer
+    await cache.set({K: (1, None)})
     await models.clear()
     assert await models.lookup("prompt", "model") is None
-    assert await cache.get([(A, "k")]) == {(A, "k"): 1}
+    assert await cache.get([K]) == {K: 1}
     await cache.clear()
     assert (await saver.get_tuple(config("t"))).checkpoint["channel_values"] == {"n": 1}
 
@@ -151,20 +146,20 @@ class Unknown:
 @pytest.mark.parametrize(
     ("pairs", "error", "said"),
     [
-        ({(A, "k"): (1, 0)}, ValueError, r"ttl 0: a TTL is between"),
-        ({(A, "k"): (1, -5)}, ValueError, r"ttl -5"),
-        ({(A, "k"): (1, float("nan"))}, ValueError, r"ttl nan"),
-        ({(A, "k"): (1, 10**12)}, ValueError, r"ttl 1000000000000"),
-        ({(A, "k"): (1, "1h")}, TypeError, r"ttl '1h': a TTL is a number of seconds"),
-        ({(A, "k"): (1, True)}, TypeError, r"ttl True"),
-        ({(A, "k"): 1}, TypeError, r"no pair \(value, ttl\)"),
+        ({K: (1, 0)}, ValueError, r"ttl 0: a TTL is between"),
+        ({K: (1, -5)}, ValueError, r"ttl -5"),
+        ({K: (1, float("nan"))}, ValueError, r"ttl nan"),
+        ({K: (1, 10**12)}, ValueError, r"ttl 1000000000000"),
+        ({K: (1, "1h")}, TypeError, r"ttl '1h': a TTL is a number of seconds"),
+        ({K: (1, True)}, TypeError, r"ttl True"),
+        ({K: 1}, TypeError, r"no pair \(value, ttl\)"),
         ({"ak": (1, None)}, TypeError, r"pair \(namespace, key\)"),
         ({("a", "k"): (1, None)}, TypeError, r"namespace='a': a namespace is a tuple"),
         ({(A, b"k"): (1, None)}, TypeError, r"its key b'k' is a bytes"),
         ({((1,), "k"): (1, None)}, TypeError, r"label 1 is not a str"),
         ({(A, "k" * 20000): (1, None)}, LimitExceeded, r"20,000"),
-        ({(A, "k"): (b"x" * 2000, None)}, LimitExceeded, r"entry 'k' of namespace \('a',\) has 2,000 bytes"),
-        ({(A, "k"): (Unknown(), None)}, EncodeError, r"cannot encode the cache's entry 'k'"),
+        ({K: (b"x" * 2000, None)}, LimitExceeded, r"entry 'k' of namespace \('a',\) has 2,000 bytes"),
+        ({K: (Unknown(), None)}, EncodeError, r"cannot encode the cache's entry 'k'"),
     ],
 )
 @pytest.mark.parametrize("target_name", ["redis"])
@@ -191,8 +186,6 @@ async def test_invalid_names_are_refused(target: Target) -> None:
 
 
 def test_invalid_settings_are_refused() -> None:
-    import fakeredis
-
     for settings, said in (
         ({"ttl": 60}, "a bare int has no unit"),
         ({"ttl": {"default_ttl": 1, "refresh_on_read": True}}, "unknown key"),
@@ -205,10 +198,12 @@ def test_invalid_settings_are_refused() -> None:
     ):
         with pytest.raises((TypeError, ValueError), match=said):
             RedisCache(fakeredis.FakeRedis(), **settings)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="RedisCache takes a client of redis.*RedisCache.from_conn_string"):
-        RedisCache("redis://localhost")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="RedisCache takes .* Use AsyncRedisCache for this one"):
-        RedisCache(fakeredis.FakeAsyncRedis())  # type: ignore[arg-type]
+    for client, said in (
+        ("redis://localhost", "RedisCache takes a client of redis.*RedisCache.from_conn_string"),
+        (fakeredis.FakeAsyncRedis(), "RedisCache takes .* Use AsyncRedisCache for this one"),
+    ):
+        with pytest.raises(TypeError, match=said):
+            RedisCache(client)  # type: ignore[arg-type]
 
 
 async def test_a_client_with_decode_responses_works(target: Target) -> None:
@@ -221,20 +216,15 @@ async def test_a_client_with_decode_responses_works(target: Target) -> None:
 
 @pytest.mark.parametrize("target_name", ["redis"])
 async def test_from_conn_string_makes_a_working_cache(target: Target) -> None:
-    from redis_saver import AsyncRedisCache
-
-    if target.flavour == "async":
-        async with AsyncRedisCache.from_conn_string(target.url, prefix=target.prefix, ttl="1h") as made:
-            await made.asetup()
-            await made.aset({(A, "k"): (1, None)})
-            assert await made.aget([(A, "k")]) == {(A, "k"): 1}
-            assert await asyncio.to_thread(made.get, [(A, "k")]) == {(A, "k"): 1}
-    else:
-        with RedisCache.from_conn_string(target.url, prefix=target.prefix, ttl="1h") as made:
-            made.setup()
-            made.set({(A, "k"): (1, None)})
-            assert await made.aget([(A, "k")]) == {(A, "k"): 1}
-            await made.aset({(A, "k"): (2, None)})
+    is_async = target.flavour == "async"
+    kind: Any = AsyncRedisCache if is_async else RedisCache
+    async with Block(kind.from_conn_string(target.url, prefix=target.prefix, ttl="1h"), is_async) as made:
+        cache = UniformCache(made, native_async=is_async)
+        await cache.setup()
+        await cache.set({K: (1, None)})
+        assert await cache.get([K]) == await made.aget([K]) == await asyncio.to_thread(made.get, [K]) == {K: 1}
+        if not is_async:  # its async methods work, too
+            await made.aset({K: (2, None)})
             await made.aclear([B])
-            assert made.get([(A, "k")]) == {(A, "k"): 2}
+            assert made.get([K]) == {K: 2}
     assert "ttl=1h" in repr(made) and "127.0.0.1" in repr(made)

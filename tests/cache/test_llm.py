@@ -6,20 +6,20 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.support.caching import UniformCache, cache_of, keys_of, llm_cache_of
 from langchain_core.globals import set_llm_cache
-from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.language_models import FakeListLLM
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, Generation, GenerationChunk
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.graph import MessagesState, StateGraph
-from tests.support.uniform import Target
 
 from redis_saver import DecodeError, EncodeError, RedisLLMCache
 from redis_saver._cache.entries import CacheKeyspace
 from redis_saver._cache.llm import _name
+from tests.support.caching import UniformCache, cache_of, keys_of, llm_cache_of
+from tests.support.uniform import Target
 
 
 @pytest.fixture
@@ -33,12 +33,7 @@ MESSAGE = AIMessage(
     name="bot",
     tool_calls=[{"name": "f", "args": {"a": [1, None]}, "id": "c1"}],
     invalid_tool_calls=[{"name": "g", "args": "{", "id": "c2", "error": "bad"}],
-    usage_metadata={
-        "input_tokens": 1,
-        "output_tokens": 2,
-        "total_tokens": 3,
-        "input_token_details": {"cache_read": 1},
-    },
+    usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3, "input_token_details": {"cache_read": 1}},
     response_metadata={"model": "m", "logprobs": [{"token": "hi", "logprob": -0.1}]},
     additional_kwargs={"x": {"y": 1}},
 )
@@ -56,16 +51,15 @@ ANSWERS = {
 
 @pytest.mark.parametrize("name", ANSWERS)
 async def test_answers_round_trip(models: UniformCache, name: str) -> None:
-    answers = ANSWERS[name]
     assert await models.lookup("prompt", "model") is None
-    await models.update("prompt", "model", answers)
+    await models.update("prompt", "model", ANSWERS[name])
     found = await models.lookup("prompt", "model")
     assert type(found) is list
-    answers = [_without_id(one) for one in answers]
+    answers = [_without_id(one) for one in ANSWERS[name]]
     assert found == answers
-    assert [type(one) for one in found] == [type(one) for one in answers]
-    assert [one.model_dump() for one in found] == [one.model_dump() for one in answers]
-    assert [getattr(one, "message", None) for one in found] == [getattr(one, "message", None) for one in answers]
+    for one, other in zip(found, answers, strict=True):
+        assert type(one) is type(other) and one.model_dump() == other.model_dump()
+        assert getattr(one, "message", None) == getattr(other, "message", None)
 
 
 def _without_id(answer: Generation) -> Generation:
@@ -104,16 +98,8 @@ async def test_a_changed_text_is_kept(models: UniformCache) -> None:
 
 
 async def test_keys_are_exact(models: UniformCache) -> None:
-    asked = [
-        ("ab", "c"),
-        ("a", "bc"),
-        ("", "abc"),
-        ("abc", ""),
-        ("1:a", "b"),
-        ("a", "1:b"),
-        ("\ud800", "\0"),
-        ("p" * 10**6, "m"),
-    ]
+    asked = [("ab", "c"), ("a", "bc"), ("", "abc"), ("abc", ""), ("1:a", "b"), ("a", "1:b"), ("\ud800", "\0")]
+    asked.append(("p" * 10**6, "m"))
     for number, (prompt, model) in enumerate(asked):
         await models.update(prompt, model, [Generation(text=str(number))])
     for number, (prompt, model) in enumerate(asked):
@@ -159,18 +145,17 @@ async def test_answers_that_would_lose_data_are_refused(target: Target, models: 
         RedisLLMCache(target.raw)
 
 
+MALFORMED = [
+    b"7:msgpack\x01", b"7:msgpack\x91\x80", b'4:json[{"kind": "Generation", "text": 1}]', b'4:json[{"kind": "X"}]'
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("target_name", ["redis"])
 async def test_a_malformed_answer_is_a_miss_and_counts_as_an_error(target: Target, models: UniformCache) -> None:
-    space = CacheKeyspace(target.prefix, b"llm_cache")
     await models.update("p", "m", [Generation(text="x")])
-    entry = space.address(_name("p", "m")).entry
+    entry = CacheKeyspace(target.prefix, b"llm_cache").address(_name("p", "m")).entry
     stamp = target.raw.get(entry)[:17]
-    for raw in (
-        b"7:msgpack\x01",
-        b"7:msgpack\x91\x80",
-        b'4:json[{"kind": "Generation", "text": 1}]',
-        b'4:json[{"kind": "X"}]',
-    ):
+    for raw in MALFORMED:
         target.raw.set(entry, stamp + raw)
         with pytest.raises(DecodeError):
             await models.lookup("p", "m")

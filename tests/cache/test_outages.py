@@ -8,48 +8,43 @@ import os
 import pickle
 import signal
 import time
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 import redis
-from tests.support.caching import UniformCache, cache_of, keys_of
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from tests.support.servers import Server
-from tests.support.uniform import Target
-from tests.support.wrappers import Around
 
-from redis_saver import (
-    AsyncRedisCache,
-    CalledOnEventLoop,
-    DecodeError,
-    KeyConflict,
-    PlainValueRefused,
-    RedisCache,
-    UnsupportedFormat,
-)
-from redis_saver._cache.health import Health
+from redis_saver import AsyncRedisCache, CalledOnEventLoop, DecodeError, KeyConflict
+from redis_saver import PlainValueRefused, RedisCache, UnsupportedFormat
 from redis_saver._cache.entries import CacheKeyspace
+from redis_saver._cache.health import Health
+from tests.support.caching import UniformCache, cache_of, keys_of
+from tests.support.servers import Server
+from tests.support.uniform import Block, Target
+from tests.support.wrappers import fails_on
 
 A, K = ("a",), (("a",), "k")
 LOGGER = "redis_saver.cache"
 
 
+@pytest.fixture
+def target_name() -> str:
+    """Redis alone, unless a test says otherwise."""
+    return "redis"
+
+
 def failing(cache: UniformCache, error: Exception) -> list[Any]:
     """Make all requests fail until the returned list is emptied."""
     on = [error]
-
-    def around(request: Any) -> Any:
-        if on:
-            raise on[0]
-        return (yield request)
-
-    Around(cache.cache, around)
+    fails_on(cache.cache, lambda _: on, error)
     return on
 
 
-@pytest.mark.parametrize("target_name", ["redis"])
+def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    return [(record.levelname, record.message) for record in caplog.records if record.name == LOGGER]
+
+
 async def test_a_server_that_is_down_is_skipped_and_used_again(
     target: Target, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,27 +68,29 @@ async def test_a_server_that_is_down_is_skipped_and_used_again(
     stats = cache.stats()
     assert (stats.errors, stats.hits, stats.misses, stats.sets, stats.skipped) == (6, 1, 4, 2, 0)
     assert stats.last_error.startswith("ConnectionError: ")
-    said = [(record.levelname, record.message) for record in caplog.records if record.name == LOGGER]
-    assert [level for level, _ in said] == ["WARNING", "WARNING", "INFO", "INFO"]
-    assert "get failed: ConnectionError" in said[0][1]
-    assert f"127.0.0.1:{server.port}" in said[0][1]
-    assert "set failed" in said[1][1]
-    assert "used again" in said[2][1]
+    (first, get), (second, set_), (third, used), (fourth, _) = logged(caplog)
+    assert [first, second, third, fourth] == ["WARNING", "WARNING", "INFO", "INFO"]
+    assert "get failed: ConnectionError" in get and f"127.0.0.1:{server.port}" in get
+    assert "set failed" in set_ and "used again" in used
     await there.close()
     server.stop()
 
 
-@pytest.mark.parametrize("target_name", ["redis"])
-async def test_on_error_raise_raises_errors(target: Target) -> None:
-    cache = cache_of(target, on_error="raise")
-    failing(cache, redis.ConnectionError("gone"))
-    for call in (lambda: cache.get([K]), lambda: cache.set({K: (1, None)}), cache.clear):
-        with pytest.raises(redis.ConnectionError, match="gone"):
-            await call()
-    assert cache.stats().errors == 2
+@pytest.mark.parametrize(
+    ("error", "on_error", "counted"),
+    [(redis.ConnectionError("gone"), "raise", 2), (AttributeError("a mistake"), "skip", 0)],
+    ids=["on_error=raise", "programming error"],
+)
+async def test_errors_are_raised(target: Target, error: Exception, on_error: str, counted: int) -> None:
+    """`on_error` does not apply to programming errors."""
+    cache = cache_of(target, on_error=on_error)
+    failing(cache, error)
+    for call in (cache.get([K]), cache.set({K: (1, None)}), cache.clear()):
+        with pytest.raises(type(error), match=str(error)):
+            await call
+    assert cache.stats().errors == counted
 
 
-@pytest.mark.parametrize("target_name", ["redis"])
 async def test_a_failed_clear_always_raises(target: Target) -> None:
     """Otherwise the cache would return entries that the caller meant to remove."""
     cache = cache_of(target)
@@ -105,7 +102,6 @@ async def test_a_failed_clear_always_raises(target: Target) -> None:
     assert await cache.get([K]) == {K: 1}
 
 
-@pytest.mark.parametrize("target_name", ["redis"])
 async def test_a_full_server_still_answers_gets(target: Target, caplog: pytest.LogCaptureFixture) -> None:
     """It refuses new entries, and no call is skipped."""
     server = Server("--maxmemory", "3mb", "--maxmemory-policy", "noeviction")
@@ -116,11 +112,9 @@ async def test_a_full_server_still_answers_gets(target: Target, caplog: pytest.L
             await cache.set({(A, str(number)): (b"x" * 100_000, 100)})
             assert len(await cache.get([(A, "0")])) == 1
     stats = cache.stats()
-    assert stats.hits == 60
-    assert stats.skipped == 0
-    assert 0 < stats.errors == 60 - stats.sets
+    assert (stats.hits, stats.skipped) == (60, 0) and 0 < stats.errors == 60 - stats.sets
     assert stats.last_error.startswith("OutOfMemoryError")
-    assert [record.levelname for record in caplog.records if record.name == LOGGER] == ["WARNING"]
+    assert [level for level, _ in logged(caplog)] == ["WARNING"]
     assert there.raw.info("memory")["used_memory"] < 2 * 3_000_000
     await there.close()
     server.stop()
@@ -177,19 +171,6 @@ def test_a_hanging_server_costs_a_tenth_of_the_time(caplog: pytest.LogCaptureFix
     assert health.counts.skipped == 3
 
 
-@pytest.mark.parametrize("target_name", ["redis"])
-async def test_programming_errors_are_always_raised(target: Target) -> None:
-    """`on_error` does not apply to them."""
-    cache = cache_of(target)
-    failing(cache, AttributeError("a mistake"))
-    with pytest.raises(AttributeError):
-        await cache.get([K])
-    with pytest.raises(AttributeError):
-        await cache.set({K: (1, None)})
-    assert cache.stats().errors == 0
-
-
-@pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("flavour", ["async"])
 async def test_a_call_that_would_block_its_event_loop_raises(target: Target) -> None:
     cache = cache_of(target).cache
@@ -208,39 +189,37 @@ def entry(target: Target) -> bytes:
 
 async def unreadable(target: Target, raw: bytes, error: type[Exception], **options: Any) -> None:
     """Overwrite an entry with `raw`. Check that it is a counted miss or an error, and that a set replaces it."""
-    cache = cache_of(target, **options)
-    other = (A, "other")
+    cache, strict, other = cache_of(target, **options), cache_of(target, on_error="raise", **options), (A, "other")
     await cache.set({K: (1, None), other: (2, None)})
-    stamp = target.raw.get(entry(target))[:17]
-    target.raw.set(entry(target), raw.replace(b"STAMP", stamp))
+    target.raw.set(entry(target), raw.replace(b"STAMP", target.raw.get(entry(target))[:17]))
     before = cache.stats()
     assert await cache.get([K, other]) == {other: 2}
-    assert cache.stats().errors == before.errors + 1
-    assert cache.stats().misses == before.misses + 1
+    assert (cache.stats().errors, cache.stats().misses) == (before.errors + 1, before.misses + 1)
     assert cache.stats().last_error.startswith((error.__name__, *(each.__name__ for each in error.__subclasses__())))
-    strict = cache_of(target, on_error="raise", **options)
     with pytest.raises(error):
         await strict.get([K, other])
     await cache.set({K: (3, None)})
     assert await strict.get([K, other]) == {K: 3, other: 2}
 
 
+UNREADABLE = {
+    **dict.fromkeys([b"STAMP", b"STAMP7:msgpack\xc1", b"STAMP9:msgpack\x01", b"STAMP-1:x"], DecodeError),
+    **dict.fromkeys([b"STAMP3:abcx", b"STAMP7:\xff\xff"], DecodeError),
+    **dict.fromkeys([b"of another program", b"\2STAMP7:msgpack\x01"], UnsupportedFormat),
+}
+
+
 @pytest.mark.parametrize("single_flight", [None, "1s"])
-@pytest.mark.parametrize(
-    "raw", [b"STAMP", b"STAMP7:msgpack\xc1", b"STAMP9:msgpack\x01", b"STAMP-1:x", b"STAMP3:abcx", b"STAMP7:\xff\xff"]
-)
-@pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.parametrize("raw", UNREADABLE)
 @pytest.mark.by_turns
-async def test_undecodable_bytes_are_a_counted_miss(target: Target, raw: bytes, single_flight: Any) -> None:
-    await unreadable(target, raw, DecodeError, single_flight=single_flight)
+async def test_undecodable_foreign_and_newer_entries_are_a_counted_miss(
+    target: Target, raw: bytes, single_flight: Any
+) -> None:
+    await unreadable(target, raw, UNREADABLE[raw], single_flight=single_flight)
 
 
-@pytest.mark.parametrize("raw", [b"of another program", b"\2STAMP7:msgpack\x01"])
-@pytest.mark.parametrize("target_name", ["redis"])
-async def test_foreign_and_newer_entries_are_a_counted_miss(target: Target, raw: bytes) -> None:
-    await unreadable(target, raw, UnsupportedFormat)
-
-
+@pytest.mark.parametrize("target_name", ["redis", "cluster"])
+@pytest.mark.by_turns
 async def test_a_foreign_key_is_a_miss_and_stops_a_set(target: Target) -> None:
     cache, strict = cache_of(target), cache_of(target, on_error="raise")
     index = CacheKeyspace(target.prefix).indexes[CacheKeyspace(target.prefix).address(K).shard]
@@ -255,7 +234,6 @@ async def test_a_foreign_key_is_a_miss_and_stops_a_set(target: Target) -> None:
     assert await cache.get([K]) == {}
 
 
-@pytest.mark.parametrize("target_name", ["redis"])
 async def test_the_log_never_shows_an_entrys_value(target: Target, caplog: pytest.LogCaptureFixture) -> None:
     class Telling(JsonPlusSerializer):
         def loads_typed(self, data: tuple[str, bytes]) -> Any:
@@ -263,16 +241,13 @@ async def test_the_log_never_shows_an_entrys_value(target: Target, caplog: pytes
 
     cache = cache_of(target, serde=Telling())
     await cache.set({K: ("the secret", None)})
-    for _ in range(3):
-        assert await cache.get([K]) == {}
-    (record,) = [record for record in caplog.records if record.name == LOGGER]
-    assert "entry 'k' of namespace ('a',)" in record.message
-    assert "ValueError" in record.message
-    assert "secret" not in record.message + cache.stats().last_error
+    assert [await cache.get([K]) for _ in range(3)] == [{}] * 3
+    ((_, message),) = logged(caplog)
+    assert "entry 'k' of namespace ('a',)" in message and "ValueError" in message
+    assert "secret" not in message + cache.stats().last_error
     assert cache.stats().errors == 3
 
 
-@pytest.mark.parametrize("target_name", ["redis"])
 async def test_an_encrypting_cache_refuses_plain_values(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANGGRAPH_AES_KEY", "k" * 32)
     serde = EncryptedSerializer.from_pycryptodome_aes()
@@ -292,25 +267,18 @@ class Gadget:
         return (pytest.fail, ("code ran",))
 
 
-@pytest.mark.parametrize("target_name", ["redis"])
-async def test_stored_bytes_run_no_code(target: Target) -> None:
-    for options in ({}, {"strict": True}):
-        packed = pickle.dumps(Gadget())
-        await unreadable(target, b"STAMP6:pickle" + packed, DecodeError, **options)
+@pytest.mark.parametrize("options", [{}, {"strict": True}])
+async def test_stored_bytes_run_no_code(target: Target, options: dict[str, Any]) -> None:
+    await unreadable(target, b"STAMP6:pickle" + pickle.dumps(Gadget()), DecodeError, **options)
 
 
-@pytest.mark.parametrize("target_name", ["redis"])
 async def test_a_hundred_callers_each_wait_once_for_a_hanging_server(target: Target) -> None:
     """A client from a URL sends each request once, and a request from a shared pipeline is not sent again either."""
-    server, seconds = Server(), 0.5
-    kind: Any = AsyncRedisCache if target.flavour == "async" else RedisCache
+    server, seconds, is_async = Server(), 0.5, target.flavour == "async"
+    kind: Any = AsyncRedisCache if is_async else RedisCache
     made = kind.from_conn_string(server.url, client_options={"socket_timeout": seconds})
-    async with AsyncExitStack() as stack:
-        enter: Any = stack.enter_async_context if target.flavour == "async" else stack.enter_context
-        entered = enter(made)
-        cache = UniformCache(
-            await entered if target.flavour == "async" else entered, native_async=target.flavour == "async"
-        )
+    async with Block(made, is_async) as entered:
+        cache = UniformCache(entered, native_async=is_async)
         await cache.get([K])
         os.kill(server.process.pid, signal.SIGSTOP)  # type: ignore[union-attr]
         began = time.monotonic()
@@ -323,7 +291,7 @@ async def test_a_hundred_callers_each_wait_once_for_a_hanging_server(target: Tar
         assert answers == [{}] * 100
         stats = cache.stats()
         assert stats.errors + stats.skipped == 100
-        assert stats.round_trips - sent == (1 if target.flavour == "async" else stats.errors)
+        assert stats.round_trips - sent == (1 if is_async else stats.errors)
         assert time.monotonic() - began < 6 * seconds
         os.kill(server.process.pid, signal.SIGCONT)  # type: ignore[union-attr]
     server.stop()

@@ -6,10 +6,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
-from tests.support.caching import UniformCache, cache_of, llm_cache_of
 from langchain_core.outputs import Generation
-from tests.support.uniform import Target
-from tests.support.wrappers import DriverWrapper
 
 from redis_saver import RedisCache
 from redis_saver._cache.entries import CacheKeyspace
@@ -17,6 +14,10 @@ from redis_saver._engine.requests import Command
 from redis_saver._storage.framing import pack, unpack
 from redis_saver.encryption import Encryption, KeyContext, Keyset, KeyStatus, WrappedKey
 from redis_saver.errors import DecodeError, KeyUnavailable, PlainValueRefused
+from tests.support.caching import UniformCache, cache_of, llm_cache_of
+from tests.support.tenants import Noting
+from tests.support.uniform import Target
+from tests.support.wrappers import Around
 
 pytestmark = pytest.mark.plain("each of its tests sets encryption= itself")
 
@@ -24,21 +25,10 @@ A, B = (("a",), "k"), (("b",), "k")
 KEYS = {"2026-11": b"n" * 32, "2026-05": b"o" * 32}
 
 
-class Counted(Keyset):
-    """A keyset that counts what it is asked."""
-
-    def __init__(self, keys: Any = KEYS) -> None:
-        super().__init__(keys)
-        self.asked: list[tuple[str, KeyContext]] = []
-
-    def wrap(self, data_key: bytes, context: KeyContext, name: str | None) -> WrappedKey:
-        assert name is None, "a cache uses the primary key"
-        self.asked.append(("wrap", context))
-        return super().wrap(data_key, context, name)
-
-    def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
-        self.asked.append(("unwrap", context))
-        return super().unwrap(wrapped, context)
+@pytest.fixture
+def target_name() -> str:
+    """Redis alone, unless a test says otherwise."""
+    return "redis"
 
 
 def encrypting(target: Target, keys: Keyset | None = None, **options: Any) -> UniformCache:
@@ -55,8 +45,10 @@ def data_key(target: Target) -> bytes:
     return CacheKeyspace(target.prefix).data_key
 
 
+@pytest.mark.parametrize("target_name", ["redis", "cluster"])
+@pytest.mark.by_turns
 async def test_values_are_sealed_and_other_processes_read_them(target: Target) -> None:
-    keys = Counted()
+    keys, other = Noting(KEYS), Noting(KEYS)
     cache = encrypting(target, keys, on_error="raise")
     values = {A: "the secret", B: None, (("a",), "bytes"): b"\0", (("a",), "list"): ["the secret"] * 1000}
     await cache.set({name: (value, None) for name, value in values.items()})
@@ -67,15 +59,11 @@ async def test_values_are_sealed_and_other_processes_read_them(target: Target) -
     context = KeyContext(target.prefix, "cache", "")
     assert keys.asked == [("wrap", context), ("unwrap", context)]
     stored = [target.raw.get(key) for key in target.keys() if b":entry:" in key]
-    assert len(stored) == 5
-    assert not any(b"secret" in value for value in stored)
+    assert len(stored) == 5 and not any(b"secret" in value for value in stored)
     assert b"+siv" in target.raw.get(entry(target))
-    other = Counted()
     assert await encrypting(target, other, on_error="raise").get(list(values)) == values
     assert other.asked == [("unwrap", context)]
-    assert target.raw.type(data_key(target)) == b"hash"
-    assert target.raw.hkeys(data_key(target)) == [b"@key"]
-    assert target.raw.ttl(data_key(target)) == -1
+    assert target.raw.hkeys(data_key(target)) == [b"@key"] and target.raw.ttl(data_key(target)) == -1
 
 
 def flipped(raw: bytes) -> bytes:
@@ -94,7 +82,6 @@ CHANGES: dict[str, Callable[[bytes, bytes, bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.by_turns
 async def test_an_entry_that_does_not_open_is_a_counted_miss(target: Target, change: str) -> None:
     cache, strict = encrypting(target), encrypting(target, on_error="raise")
@@ -111,7 +98,6 @@ async def test_an_entry_that_does_not_open_is_a_counted_miss(target: Target, cha
     assert await strict.get([A]) == {A: "again"}
 
 
-@pytest.mark.parametrize("target_name", ["redis"])
 async def test_a_models_answer_does_not_open_as_a_nodes_result(target: Target) -> None:
     cache = encrypting(target)
     models = llm_cache_of(cache)
@@ -123,19 +109,19 @@ async def test_a_models_answer_does_not_open_as_a_nodes_result(target: Target) -
     assert cache.stats().errors == 1
 
 
-@pytest.mark.parametrize("target_name", ["redis"])
 async def test_a_plain_cache_has_a_counted_miss_for_a_sealed_entry(target: Target) -> None:
     cache, plain = encrypting(target), cache_of(target)
     await cache.set({A: (1, None)})
     assert (await plain.get([A]), plain.stats().misses, plain.stats().errors) == ({}, 1, 1)
 
 
+@pytest.mark.parametrize("target_name", ["redis", "cluster"])
+@pytest.mark.by_turns
 async def test_a_lost_data_key_is_replaced_and_old_entries_are_misses(target: Target) -> None:
     """A process that still has the lost key reads the new one when it meets an entry that does not open."""
-    cache = encrypting(target)
+    cache, other = encrypting(target), encrypting(target)
     await cache.set({A: (1, None), B: (1, None)})
     target.raw.unlink(data_key(target))
-    other = encrypting(target)
     assert (await other.get([A]), other.stats().errors) == ({}, 1)
     await other.set({A: (2, None)})
     assert await cache.get([A, B]) == {B: 1}
@@ -144,43 +130,39 @@ async def test_a_lost_data_key_is_replaced_and_old_entries_are_misses(target: Ta
     assert await other.get([A, B]) == {A: 2, B: 3}
 
 
-class Between(DriverWrapper):
-    """Does something before the first HSETNX, or fails it."""
+def before_hsetnx(cache: UniformCache, act: Callable[[], object]) -> None:
+    """Do something once, before a cache sends HSETNX. An error of it is raised there."""
+    left = [act]
 
-    def __init__(self, wrapped: Any, act: Callable[[], object]) -> None:
-        super().__init__(wrapped)
-        self.act: Callable[[], object] | None = act
-
-    def around(self, request: Any) -> Generator[Any, Any, Any]:
-        if isinstance(request, Command) and request.arguments[0] == "HSETNX" and self.act is not None:
-            act, self.act = self.act, None
-            act()
+    def around(request: Any) -> Generator[Any, Any, Any]:
+        if left and isinstance(request, Command) and request.arguments[0] == "HSETNX":
+            left.pop()()
         return (yield request)
 
+    Around(cache.cache, around)
 
-@pytest.mark.parametrize("target_name", ["redis"])
+
 async def test_who_loses_the_race_uses_the_other_data_key(target: Target) -> None:
     cache, other = encrypting(target), RedisCache(target.raw, prefix=target.prefix, encryption=Encryption(Keyset(KEYS)))
-    cache.cache._driver = Between(cache.cache._driver, lambda: other.set({B: (2, None)}))
+    before_hsetnx(cache, lambda: other.set({B: (2, None)}))
     await cache.set({A: (1, None)})
     assert other.get([A, B]) == await cache.get([A, B]) == {A: 1, B: 2}
     assert (cache.stats().errors, other.stats().errors) == (0, 0)
 
 
-@pytest.mark.parametrize("target_name", ["redis"])
 async def test_a_data_key_that_was_not_stored_is_not_used(target: Target) -> None:
     def fail() -> None:
         raise ConnectionError("lost")
 
     cache = encrypting(target, on_error="raise")
-    cache.cache._driver = Between(cache.cache._driver, fail)
+    before_hsetnx(cache, fail)
     with pytest.raises(ConnectionError, match="lost"):
         await cache.set({A: (1, None)})
     await cache.set({A: (2, None)})
     assert await encrypting(target, on_error="raise").get([A]) == {A: 2}
 
 
-class Unreachable(Counted):
+class Unreachable(Noting):
     """A provider whose service does not answer."""
 
     def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
@@ -188,9 +170,8 @@ class Unreachable(Counted):
         raise TimeoutError(f"no answer about {wrapped.key_id}")
 
 
-@pytest.mark.parametrize("provider", [Counted, Unreachable])
-@pytest.mark.parametrize("target_name", ["redis"])
-async def test_without_its_key_a_cache_is_skipped(target: Target, provider: type[Counted]) -> None:
+@pytest.mark.parametrize("provider", [Noting, Unreachable])
+async def test_without_its_key_a_cache_is_skipped(target: Target, provider: type[Noting]) -> None:
     await encrypting(target).set({A: (1, None)})
     keys = provider({"2026-05": KEYS["2026-05"]})
     cache = encrypting(target, keys)
@@ -205,7 +186,6 @@ async def test_without_its_key_a_cache_is_skipped(target: Target, provider: type
 
 
 @pytest.mark.parametrize("flavour", ["sync"])
-@pytest.mark.parametrize("target_name", ["redis"])
 async def test_a_changed_data_key_is_an_error(target: Target) -> None:
     await encrypting(target).set({A: (1, None)})
     stored = target.raw.hget(data_key(target), "@key")
@@ -217,20 +197,19 @@ async def test_a_changed_data_key_is_an_error(target: Target) -> None:
     assert (await cache.get([A]), cache.stats().errors) == ({}, 1)
 
 
-@pytest.mark.parametrize("flavour", ["sync", "async"])
-@pytest.mark.parametrize("target_name", ["redis"])
 async def test_the_data_key_costs_one_round_trip(target: Target) -> None:
     await encrypting(target).set({A: (1, None)})
-    trips = {}
+    trips = []
     for cache in (cache_of(target), encrypting(target)):
         for _ in range(3):
             await cache.get([A])
         await cache.set({B: (1, None)})
-        trips[cache] = cache.stats().round_trips
-    plain, sealed = trips.values()
-    assert sealed == plain + 1
+        trips.append(cache.stats().round_trips)
+    assert trips[1] == trips[0] + 1
 
 
+@pytest.mark.parametrize("target_name", ["redis", "cluster"])
+@pytest.mark.by_turns
 async def test_the_key_is_rotated(target: Target) -> None:
     cache = encrypting(target, Keyset({"old": b"o" * 32}), on_error="raise").cache
     assert await cache.akey_status() == KeyStatus({}, 0, {})
@@ -243,7 +222,6 @@ async def test_the_key_is_rotated(target: Target) -> None:
     assert list((await encrypting(target, Keyset({"other": b"x" * 32})).cache.arotate_keys()).failed) == ["cache"]
 
 
-@pytest.mark.parametrize("target_name", ["redis"])
 async def test_a_cache_uses_the_key_that_key_for_names(target: Target) -> None:
     """A command, which knows no `key_for`, rotates it to the next key of that name, not to the primary key."""
     keys = Keyset({"primary": b"p" * 32, "acme/1": b"a" * 32})
@@ -257,7 +235,6 @@ async def test_a_cache_uses_the_key_that_key_for_names(target: Target) -> None:
     assert await cache_of(target, encryption=later, on_error="raise").get([A]) == {A: "value"}
 
 
-@pytest.mark.parametrize("target_name", ["redis"])
 async def test_a_cache_moves_from_the_primary_key_to_a_named_one(target: Target) -> None:
     keys = Keyset({"primary": b"p" * 32, "acme": b"a" * 32})
     await encrypting(target, keys).set({A: ("value", None)})
@@ -267,7 +244,6 @@ async def test_a_cache_moves_from_the_primary_key_to_a_named_one(target: Target)
     assert await named.get([A]) == {A: "value"}
 
 
-@pytest.mark.parametrize("target_name", ["redis"])
 async def test_a_cache_whose_named_key_is_missing_is_skipped(target: Target) -> None:
     encryption = Encryption(Keyset({"primary": b"p" * 32}), key_for="acme")
     cache = cache_of(target, encryption=encryption)

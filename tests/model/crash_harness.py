@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
 import subprocess
 import tempfile
 import time
@@ -15,19 +14,19 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.support import programs
 import psycopg
 from crash_workers import TTL, pool, quick, value
-from tests.support.factories import config
 from langgraph.checkpoint.postgres import PostgresSaver
-from tests.support.servers import Server, new_database
-from tests.support.tiering import plain
 
 import redis_saver
 from bench.servers import Postgres
 from redis_saver import RedisSaver, TieredSaver
 from redis_saver._common.names import Keyspace
 from redis_saver._tiered import context
+from tests.support import programs
+from tests.support.factories import config
+from tests.support.servers import Server, new_database
+from tests.support.tiering import plain, wait_for_the_dead
 
 NAMESPACES = ("", "sub")
 VICTIMS = ("writer", "flusher", "redis", "postgres")
@@ -132,10 +131,9 @@ class Conversation:
             counts["did not happen"] += 1
             self.doomed = set()
         sure = max((place[1] for place in self.sure if place[0] == ns), default="")
-        check((found or "") >= sure, f"the newest of namespace {ns!r} is {found}, but {sure} was acknowledged")
-        check(
-            found is None or (ns, found) in self.puts, f"the newest of namespace {ns!r} is {found}, which is not known"
-        )
+        newest = f"the newest of namespace {ns!r} is {found}"
+        check((found or "") >= sure, f"{newest}, but {sure} was acknowledged")
+        check(found is None or (ns, found) in self.puts, f"{newest}, which is not known")
         for place in [place for place in self.puts if place[0] == ns and place[1] > (found or "")]:
             del self.puts[place]
             self.open.discard(place)
@@ -171,10 +169,8 @@ class Conversation:
         for place in self.open:
             counts["happened" if place in by_place else "did not happen"] += 1
         self.open.clear()
-        check(
-            by_place.keys() <= self.puts.keys(),
-            f"checkpoints are there that must not be: {by_place.keys() - self.puts.keys()}",
-        )
+        more = by_place.keys() - self.puts.keys()
+        check(not more, f"checkpoints are there that must not be: {more}")
         lost = self.sure - by_place.keys()
         if self.is_coalescing:  # hot drops a thread if a writer is killed between cold and hot
             newest = {ns: max(one for where, one in by_place if where == ns) for ns, _ in by_place}
@@ -197,41 +193,31 @@ class Conversation:
         must = not self.is_coalescing or place in self.newest_ones
         entry, where = self.puts[place], f"checkpoint {place}"
         told = found.config["configurable"]
-        check(
-            (told["thread_id"], told["checkpoint_ns"], told["checkpoint_id"]) == (self.thread, *place),
-            f"{where}: {told}",
-        )
+        address = (told["thread_id"], told["checkpoint_ns"], told["checkpoint_id"])
+        check(address == (self.thread, *place), f"{where}: {told}")
         parent = found.parent_config and found.parent_config["configurable"]["checkpoint_id"]
         check(parent == entry["parent"], f"{where}: the parent is {parent}")
         check(found.metadata["step"] == entry["step"], f"{where}: {found.metadata}")
         versions = found.checkpoint["channel_versions"]
         check(versions == entry["versions"], f"{where}: the versions are {versions}")
-        values = {channel: value(self.thread, channel, version) for channel, version in versions.items()}
-        check(
-            found.checkpoint["channel_values"] == values,
-            f"{where}: the values are {found.checkpoint['channel_values']}",
-        )
+        values = found.checkpoint["channel_values"]
+        expected = {channel: value(self.thread, channel, version) for channel, version in versions.items()}
+        check(values == expected, f"{where}: the values are {values}")
         there = [tuple(one) for one in found.pending_writes or ()]
         check(len(set(there)) == len(there), f"{where}: writes are doubled: {there}")
         left, kept = set(there), list[Written]()
         asked = [one for one in self.writes.get(place, []) if one.entry["task"] == "asks"]
-        for one in self.writes.get(place, []):
-            if one in asked:
-                continue
+        for one in [one for one in self.writes.get(place, []) if one not in asked]:
             if is_there := one.items <= left:
                 kept.append(Written(one.entry, is_sure=True))
-            check(
-                is_there or not ((one.is_sure and must) or one.items & left),
-                f"{where}: of {one} there is {sorted(left)}",
-            )
+            may_lack = not ((one.is_sure and must) or one.items & left)
+            check(is_there or may_lack, f"{where}: of {one} there is {sorted(left)}")
             left -= one.items
             if counts is not None and not one.is_sure:
                 counts["happened" if is_there else "did not happen"] += 1
         found_asked = [one for one in asked if one.items & left]
-        check(
-            len(found_asked) == 1 or not (found_asked or (must and any(one.is_sure for one in asked))),
-            f"{where}: of {asked} there is {sorted(left)}",
-        )
+        may_lack = not (found_asked or (must and any(one.is_sure for one in asked)))
+        check(len(found_asked) == 1 or may_lack, f"{where}: of {asked} there is {sorted(left)}")
         for one in found_asked[:1]:
             left -= one.items
             kept.append(Written(one.entry, is_sure=True))
@@ -255,12 +241,9 @@ class World:
     def stores(self) -> Iterator[tuple[TieredSaver, RedisSaver, PostgresSaver]]:
         """New savers: over both tiers, over hot alone, over cold alone."""
         with ExitStack() as stack:
-            connections = stack.enter_context(pool(self.where["postgres"], "checks", asynchronous=False))
-            ttl = {"default_ttl": TTL}
-            hot = stack.enter_context(
-                RedisSaver.from_conn_string(self.where["redis"], prefix=self.name, ttl=ttl, cache_bytes=0)
-            )
-            cold = PostgresSaver(connections)
+            cold = PostgresSaver(stack.enter_context(pool(self.where["postgres"], "checks", asynchronous=False)))
+            options: Any = {"prefix": self.name, "ttl": {"default_ttl": TTL}, "cache_bytes": 0}
+            hot = stack.enter_context(RedisSaver.from_conn_string(self.where["redis"], **options))
             tiers = TieredSaver(hot, cold, mode="write-behind", flusher=False, cold_history=self.history)
             yield tiers, hot, cold
 
@@ -281,7 +264,7 @@ class Worker:
                 str(here / "crash_workers.py"), given=subprocess.PIPE, out=out, err=errors,
                 environment={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, folder=Path(folder),
             )  # fmt: skip
-        self.world: World | None = None
+        self.world: Any = None
         self.kind = ""
         self.takes = 0.0
         """Approximate seconds per write."""
@@ -301,7 +284,7 @@ class Worker:
         yield from map(json.loads, whole.splitlines())
 
     def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
+        self.process.kill()
         self.process.wait()
         assert self.process.stdin is not None
         self.process.stdin.close()
@@ -331,9 +314,7 @@ class Arena:
         self.started = self.pauses = 0
         self.gone: list[str] = []
         self.postgres = postgres
-        self.redis = Server(
-            "--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-min-size", "1mb"
-        )  # fmt: skip
+        self.redis = Server("--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-min-size", "1mb")
         self.spare: list[Worker] = []
         self.kind = seed
         self.worlds = []
@@ -391,34 +372,21 @@ class Arena:
         victims = [self.next_victim()]
         if self.plan.random() < 0.2 and (another := self.next_victim()) not in victims:
             victims.append(another)
-        place, moment, pause = (
-            self.plan.randrange(len(self.writers)),
-            self.plan.random(),
-            self.plan.choice([0, 0.3, 0.8]),
-        )
-        self.wait_for_a_moment(self.writers[place], moment * self.writers[place].takes)
+        place, moment = self.plan.randrange(len(self.writers)), self.plan.random()
+        pause, killed = self.plan.choice([0, 0.3, 0.8]), self.writers[place]
+        self.wait_for_a_moment(killed, moment * killed.takes)
+        kills = {"flusher": self.kill_flusher, "redis": self.redis.kill, "postgres": self.postgres.kill}
         for victim in victims:
-            if victim == "writer":
-                self.kill_writer(place)
-            elif victim == "flusher":
-                self.kill_flusher()
-            elif victim == "redis":
-                self.redis.kill()
-            else:
-                self.postgres.kill()
+            kills.get(victim, lambda: self.kill_writer(killed))()
             self.kills.append(victim)
         time.sleep(pause)  # a client retries for about 0.15 s
         for victim in victims:
             if victim == "writer":
-                killed = self.writers[place]
-                assert killed.world is not None
                 self.writers[place] = self.writer(killed.world)
             elif victim == "flusher":
                 self.flusher = self.a_flusher()
-            elif victim == "redis":
-                self.redis.start()
             else:
-                self.postgres.start()
+                (self.redis if victim == "redis" else self.postgres).start()
 
     def next_victim(self) -> str:
         """The next kind of victim, at random but each equally often."""
@@ -436,12 +404,10 @@ class Arena:
                     return
                 time.sleep(0.0002)
 
-    def kill_writer(self, place: int) -> None:
-        worker = self.writers[place]
+    def kill_writer(self, worker: Worker) -> None:
         worker.kill()
         self.gone.append(worker.name)
         self.read_journals()
-        assert worker.world is not None
         for conversation in worker.world.conversations.values():
             conversation.cut_off(self.counts)
 
@@ -452,19 +418,9 @@ class Arena:
 
     def go(self) -> None:
         """Tell all writers to write."""
-        self.wait_for_the_dead()
+        wait_for_the_dead(self.postgres.url, *self.gone)
         for worker in self.writers:
             worker.tell("go")
-
-    def wait_for_the_dead(self) -> None:
-        """Wait until Postgres has finished the queries of dead processes."""
-        until = time.monotonic() + PATIENCE
-        with psycopg.connect(self.postgres.url, autocommit=True) as connection:
-            while connection.execute(
-                "SELECT 1 FROM pg_stat_activity WHERE application_name = ANY(%s)", (self.gone,)
-            ).fetchall():
-                check(time.monotonic() < until, "Postgres still works for processes that are gone")
-                time.sleep(0.005)
 
     # -- checks
 
@@ -479,29 +435,31 @@ class Arena:
             check("bug" not in line, f"{worker.name}: {line.get('bug')}")
             paused = line.get("paused", paused)
             if "thread" in line:
-                assert worker.world is not None
                 conversation = worker.world.conversation(line["thread"])
                 if conversation.writer != worker.name:
                     conversation.writer = worker.name
                     conversation.history.append(f"{worker.name}, {worker.kind}:")
-                try:
+                with self.telling(worker.world, conversation):
                     conversation.note(line, self.counts)
-                except Lost as lost:
-                    self.tell(worker.world, conversation, lost)
         return paused
 
-    def tell(self, world: World, conversation: Conversation, lost: Lost) -> None:
-        """Raise an error with the journal and both tiers' data of the thread."""
+    @contextmanager
+    def telling(self, world: World, conversation: Conversation) -> Iterator[None]:
+        """If something is lost, raise an error with the journal and both tiers' data of the thread."""
+        try:
+            yield
+        except Lost as lost:
+            raise Lost(f"thread {conversation.thread}: {lost}; " + "\n".join(self.told(world, conversation))) from lost
+
+    def told(self, world: World, conversation: Conversation) -> list[str]:
         thread, said = conversation.thread, ["its journal ends", *conversation.history[-60:], "cold has"]
         with psycopg.connect(world.where["postgres"]) as connection:
             for table, columns in (
                 ("checkpoints", "checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint->'channel_versions'"),
                 ("checkpoint_blobs", "checkpoint_ns, channel, version, type"),
             ):
-                rows = connection.execute(
-                    f"SELECT {columns} FROM {table} WHERE thread_id = %s ORDER BY 1, 2, 3", (thread,)
-                )
-                said += [f"{table} {row}" for row in rows]
+                query = f"SELECT {columns} FROM {table} WHERE thread_id = %s ORDER BY 1, 2, 3"
+                said += [f"{table} {row}" for row in connection.execute(query, (thread,))]
         said.append("hot has")
         with self.redis.client() as client:
             keys = world.keyspace.tier_keys(thread)
@@ -509,7 +467,7 @@ class Arena:
                 said += [f"{key!r} {field!r} {one[:80]!r}" for field, one in client.hgetall(key).items()]
             for key in (keys.index_key, keys.dirty, keys.intents):
                 said.append(f"{key!r} {client.zrange(key, 0, -1, withscores=True)}")
-        raise Lost(f"thread {thread}: {lost}; " + "\n".join(said)) from lost
+        return said
 
     def let_work(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -525,35 +483,32 @@ class Arena:
         name = f"pause {self.pauses}"
         for worker in self.writers:
             worker.tell(name)
-        until, waiting = time.monotonic() + PATIENCE, set(range(len(self.writers)))
-        while waiting:
-            for place in list(waiting):
-                if self.read_journal(self.writers[place]) == name:
-                    waiting.discard(place)
+        until, waiting = time.monotonic() + PATIENCE, list(self.writers)
+        while waiting := [worker for worker in waiting if self.read_journal(worker) != name]:
             check(time.monotonic() < until, f"a writer does not end what it does: {waiting}")
             time.sleep(0.01)
 
     def look(self) -> None:
         """Check everything while no writer works: both tiers together, and after a flush each alone."""
-        self.wait_for_the_dead()
+        wait_for_the_dead(self.postgres.url, *self.gone)
         self.read_journals()
         for world in self.worlds:
             with world.stores() as (tiers, hot, cold):
                 for conversation in world.conversations.values():
-                    try:
+                    with self.telling(world, conversation):
                         self.look_at_both(tiers, conversation)
-                    except Lost as lost:
-                        self.tell(world, conversation, lost)
                 check(tiers.flush(PATIENCE) == 0, f"all is not in cold after {PATIENCE} s: {tiers.stats()}")
                 self.look_at_keys(world)
                 for conversation in world.conversations.values():
-                    try:
+                    with self.telling(world, conversation):
                         self.look_at_each(tiers, hot, cold, world, conversation)
-                    except Lost as lost:
-                        self.tell(world, conversation, lost)
                 for conversation in world.conversations.values():
                     if self.chance.random() < 0.15:
-                        self.expire(world, conversation)
+                        self.evict(world, conversation.thread)
+
+    def evict(self, world: World, thread: str) -> None:
+        with self.redis.client() as client:
+            client.delete(*world.keyspace.tier_keys(thread)[:2])
 
     def look_later(self) -> None:
         """Check again after the time limit of dead writers, when no intent may be left."""
@@ -576,11 +531,10 @@ class Arena:
             check((found and found.checkpoint["id"]) == newest, f"the newest of {ns!r} is {found}, not {newest}")
             if found:
                 conversation.compare((ns, found.checkpoint["id"]), found)
-        sampled = [
-            one
-            for one in listed
-            if not conversation.is_coalescing or conversation.place(one) in conversation.newest_ones
-        ]
+        newest_ones = {conversation.place(one) for one in listed}
+        if conversation.is_coalescing:
+            newest_ones = conversation.newest_ones
+        sampled = [one for one in listed if conversation.place(one) in newest_ones]
         for one in self.chance.sample(sampled, min(4, len(sampled))):
             check(plain(saver.get_tuple(one.config)) == plain(one), f"{one.config} is not what is listed")
 
@@ -600,18 +554,14 @@ class Arena:
         in_cold = {place(one): one for one in cold.list(config(thread, None))}
         may = conversation.puts.keys() if conversation.is_coalescing else conversation.sure
         must = conversation.newest_ones if conversation.is_coalescing else conversation.sure
-        check(
-            must <= in_cold.keys() <= may,
-            f"cold lacks {must - in_cold.keys()}, and must not have {in_cold.keys() - may}",
-        )
+        lacks, more = must - in_cold.keys(), in_cold.keys() - may
+        check(not lacks and not more, f"cold lacks {lacks}, and must not have {more}")
         for where, one in in_cold.items():
             conversation.compare(where, one)
         for ns in NAMESPACES:
             found = cold.get_tuple(config(thread, ns))
-            check(
-                (found and found.checkpoint["id"]) == conversation.newest(ns),
-                f"of cold the newest of {ns!r} is {found}",
-            )
+            is_newest = (found and found.checkpoint["id"]) == conversation.newest(ns)
+            check(is_newest, f"of cold the newest of {ns!r} is {found}")
         listed = list(tiers.list(config(thread, None)))
         there = set(map(place, listed))
         check(must <= there <= may, f"after the drain there are not {must - there}, and there are {there - may}")
@@ -624,12 +574,6 @@ class Arena:
             if place(one) in must:
                 cold_one = in_cold[place(one)]
                 check(plain(one) == plain(cold_one), f"hot says {plain(one)}, cold says {plain(cold_one)}")
-
-    def expire(self, world: World, conversation: Conversation) -> None:
-        """Evict a thread from hot."""
-        with self.redis.client() as client:
-            keys = world.keyspace.tier_keys(conversation.thread)
-            client.delete(keys.index_key, keys.data_key)
 
     # -- a run
 
@@ -654,9 +598,8 @@ class Arena:
                     f"{worked:.1f} s of work, {time.monotonic() - began - worked:.1f} s of checks"
                 )
         except Lost as lost:
-            raise Lost(
-                f"seed {self.seed}, after {len(self.kills)} kills, the last ones {self.kills[-5:]}: {lost}"
-            ) from lost
+            kills = f"{len(self.kills)} kills, the last ones {self.kills[-5:]}"
+            raise Lost(f"seed {self.seed}, after {kills}: {lost}") from lost
 
 
 @contextmanager

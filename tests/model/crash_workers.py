@@ -20,18 +20,16 @@ from typing import Any
 
 import psycopg
 import redis
-from tests.support.factories import checkpoint, config
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.serde.types import INTERRUPT
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
-from tests.support.uniform import Uniform
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
-from redis_saver._tiered import context
-from redis_saver._tiered import backlog, flush_queue
-from redis_saver._tiered import flushing
+from redis_saver._tiered import backlog, context, flush_queue, flushing
+from tests.support.factories import checkpoint, config
+from tests.support.uniform import Block, Uniform
 
 FAILURES = (redis.ConnectionError, redis.TimeoutError, OSError, psycopg.OperationalError)
 """Errors that an operation may raise while a server is down. Any other error is a bug."""
@@ -54,17 +52,16 @@ QUICK = {
 def quick() -> Iterator[None]:
     """Use the short time limits within a block, and restore the others after it."""
     before = {(module, name): getattr(module, name) for module, name in QUICK}
-    be_quick()
+    be_quick(QUICK)
     try:
         yield
     finally:
-        for (module, name), value in before.items():
-            setattr(module, name, value)
+        be_quick(before)
 
 
-def be_quick() -> None:
+def be_quick(limits: dict[Any, float] = QUICK) -> None:
     """Use the short time limits from now on."""
-    for (module, name), value in QUICK.items():
+    for (module, name), value in limits.items():
         setattr(module, name, value)
 
 
@@ -80,29 +77,20 @@ def pool(url: str, name: str, *, asynchronous: bool, size: int = 4) -> Any:
 @asynccontextmanager
 async def tiered(where: dict[str, str], name: str, *, asynchronous: bool, **settings: Any) -> AsyncIterator[Any]:
     """A saver over both tiers with its own client and pool."""
-    connections = pool(where["postgres"], name, asynchronous=asynchronous)
+    kinds: Any = (AsyncRedisSaver, AsyncPostgresSaver, AsyncTieredSaver)
+    redis_kind, postgres_kind, kind = kinds if asynchronous else (RedisSaver, PostgresSaver, TieredSaver)
     ttl = {"default_ttl": TTL, "refresh_on_read": True}
-    if asynchronous:
-        await connections.open()
-        async with AsyncRedisSaver.from_conn_string(where["redis"], prefix=where["prefix"], ttl=ttl) as hot:
-            yield AsyncTieredSaver(hot, AsyncPostgresSaver(connections), **settings)
-        await connections.close()
-    else:
-        connections.open()
-        with RedisSaver.from_conn_string(where["redis"], prefix=where["prefix"], ttl=ttl) as hot:
-            yield TieredSaver(hot, PostgresSaver(connections), **settings)
-        connections.close()
+    made = redis_kind.from_conn_string(where["redis"], prefix=where["prefix"], ttl=ttl)
+    async with Block(pool(where["postgres"], name, asynchronous=asynchronous), asynchronous) as connections:
+        async with Block(made, asynchronous) as hot:
+            yield kind(hot, postgres_kind(connections), **settings)
 
 
 def value(thread: str, channel: str, version: str) -> list[str]:
     """Value of a channel, derived from its version. Some values are large enough for chunks."""
     number = int(version[:32])
-    return [
-        thread,
-        channel,
-        version,
-        *("x" * 700 + str(number // 4 + part) for part in range(number % 6 if channel == "big" else 0)),
-    ]
+    parts = range(number % 6 if channel == "big" else 0)
+    return [thread, channel, version, *("x" * 700 + str(number // 4 + part) for part in parts)]
 
 
 class Journal:
@@ -227,12 +215,15 @@ class Slot:
             writes.append([INTERRUPT, f"{mark} ?"])
         elif kind == "special":
             writes = [[INTERRUPT, f"{mark} ?"]]
-        ns, checkpoint_id = told["checkpoint_ns"], told["checkpoint_id"]
-        entry = {"op": "writes", "ns": ns, "id": checkpoint_id, "task": task, "writes": writes}
-        given = [(channel, one) for channel, one in writes]
-        return await self.do(
-            told["thread_id"], entry, lambda: self.uniform.put_writes(where, given, task, f"path-{task}")
-        )
+        entry = {
+            "op": "writes",
+            "ns": told["checkpoint_ns"],
+            "id": told["checkpoint_id"],
+            "task": task,
+            "writes": writes,
+        }
+        given = where, [(channel, one) for channel, one in writes], task, f"path-{task}"
+        return await self.do(told["thread_id"], entry, lambda: self.uniform.put_writes(*given))
 
     async def do(self, thread: str, entry: dict[str, Any], call: Any) -> bool:
         """Run an operation, and retry it a few times. Return True if it was acknowledged."""

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 import time
 from math import inf
 from typing import Any
 
 import redis
-from tests.support.factories import checkpoint, config
 from linearizing import UNKNOWN, Event
-from nursery import worker
-from tests.support.proxy import retrying
-from tests.support.uniform import Uniform
-from tests.support.wrappers import Around
+from nursery import Worker
 
 from redis_saver import AsyncRedisSaver, RedisSaver
 from redis_saver._checkpoint import ownership
+from redis_saver._checkpoint.guards import ANYBODY
 from redis_saver._checkpoint.ownership import Terms
 from redis_saver._client.clients import connect
-from redis_saver._checkpoint.guards import ANYBODY
 from redis_saver._engine.requests import Call
 from redis_saver.errors import NotOwner
+from tests.support.factories import checkpoint, config
+from tests.support.growing import together
+from tests.support.proxy import retrying
+from tests.support.uniform import Uniform
+from tests.support.wrappers import Around
 
 LEASE = 60_000
 """Milliseconds. It only expires by a `lapse`."""
@@ -130,14 +130,7 @@ def unguarded(uniform: Uniform) -> None:
 async def side_by_side(uniforms: list[Uniform], raw: Any, thread: str, seed: str, count: int) -> list[Event]:
     """Run the clients concurrently, in OS threads or in tasks, and return the history."""
     clients = [Client(one, raw, thread, f"{seed} {number}") for number, one in enumerate(uniforms)]
-    if uniforms[0].native_async:
-        await asyncio.gather(*(one.run(count) for one in clients))
-    else:
-        workers = [threading.Thread(target=lambda one=one: asyncio.run(one.run(count))) for one in clients]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+    await together(uniforms[0], *(one.run(count) for one in clients))
     return [event for one in clients for event in one.events]
 
 
@@ -145,7 +138,7 @@ class Processes:
     """Processes that run two clients each."""
 
     def __init__(self, count: int) -> None:
-        self._all = [worker("ownership_clients") for _ in range(count)]
+        self._all = [Worker("ownership_clients") for _ in range(count)]
 
     def history(self, **spec: Any) -> list[Event]:
         """Run all processes, which begin at about the same time, and return the history."""

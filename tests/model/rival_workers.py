@@ -6,7 +6,8 @@ import asyncio
 import os
 import random
 import time
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from functools import wraps
 from operator import add
 from typing import Annotated, Any
@@ -21,12 +22,13 @@ from langgraph.graph import START, StateGraph
 from nursery import Say
 from typing_extensions import TypedDict
 
-from tests.support.factories import config as config_of
-
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
 from redis_saver._checkpoint import ownership
 from redis_saver._client.clients import connect
 from redis_saver.errors import NotOwner, StaleParent, ThreadBusy
+from tests.support.factories import config as config_of
+from tests.support.talking import call_graph
+from tests.support.uniform import Block, Uniform
 
 FAILURES = (redis.ConnectionError, redis.TimeoutError, OSError, psycopg.OperationalError, ThreadBusy)
 """Errors that a run may raise while connections break. Any other error is a bug."""
@@ -36,24 +38,12 @@ NODES = ("a", "c", "x", "y", "b")
 """The nodes, in the order of a turn's log."""
 
 
-class State(TypedDict):
-    turn: int
-    log: Annotated[list[str], add]
-    """Committed entries: `<turn> <node> <task> <epoch>`."""
-    found: list[str]
-
-
-class Inner(TypedDict):
-    turn: int
-    found: Annotated[list[str], add]
-
-
-class Given(TypedDict):
-    turn: int
-
-
-class Answered(TypedDict):
-    found: list[str]
+Log = Annotated[list[str], add]
+State = TypedDict("State", {"turn": int, "log": Log, "found": list[str]})
+"""`log` has the committed entries: `<turn> <node> <task> <epoch>`."""
+Inner = TypedDict("Inner", {"turn": int, "found": Log})
+Given = TypedDict("Given", {"turn": int})
+Answered = TypedDict("Answered", {"found": list[str]})
 
 
 def epoch_of(config: Any) -> int:
@@ -90,49 +80,40 @@ def graph(saver: Any, say: Say, pause: Any) -> Any:
 def telling(saver: Any, say: Say) -> Any:
     """Wrap a saver so that it reports which writes were acknowledged."""
 
-    def line(method: str, config: Any, checkpoint: Any) -> dict[str, Any]:
-        where, run = config["configurable"], config["metadata"]["run_id"]
+    @contextmanager
+    def reported(method: str, config: Any, checkpoint: Any) -> Iterator[None]:
+        where, run, outcome = config["configurable"], config["metadata"]["run_id"], "ok"
         made = checkpoint["id"] if method == "put" else where["checkpoint_id"]
         place = {"ns": where.get("checkpoint_ns", ""), "id": made, "parent": where.get("checkpoint_id")}
-        return {method: made, "epoch": epoch_of(config), **place, "run": run, "begin": time.monotonic()}
-
-    def ended(told: dict[str, Any], error: BaseException | None) -> None:
-        kind = type(error).__name__ if error else "ok"
-        say(**told, end=time.monotonic(), outcome=kind)
+        told = {method: made, "epoch": epoch_of(config), **place, "run": run, "begin": time.monotonic()}
+        try:
+            yield
+        except BaseException as error:
+            outcome = type(error).__name__
+            raise
+        finally:
+            say(**told, end=time.monotonic(), outcome=outcome)
 
     class Telling(type(saver)):  # type: ignore[misc]
         def __init__(self) -> None:
             self.__dict__.update(saver.__dict__)
 
-    def sync(method: str) -> Any:
-        def call(self: Any, config: Any, given: Any, *more: Any) -> Any:
-            told = line(method, config, given)
-            try:
-                answer = getattr(super(Telling, self), method)(config, given, *more)
-            except BaseException as error:
-                ended(told, error)
-                raise
-            ended(told, None)
-            return answer
+        def put(self, config: Any, given: Any, *more: Any) -> Any:
+            with reported("put", config, given):
+                return super().put(config, given, *more)
 
-        return call
+        def put_writes(self, config: Any, given: Any, *more: Any) -> Any:
+            with reported("put_writes", config, given):
+                return super().put_writes(config, given, *more)
 
-    def asynchronous(method: str) -> Any:
-        async def call(self: Any, config: Any, given: Any, *more: Any) -> Any:
-            told = line(method, config, given)
-            try:
-                answer = await getattr(super(Telling, self), "a" + method)(config, given, *more)
-            except BaseException as error:
-                ended(told, error)
-                raise
-            ended(told, None)
-            return answer
+        async def aput(self, config: Any, given: Any, *more: Any) -> Any:
+            with reported("put", config, given):
+                return await super().aput(config, given, *more)
 
-        return call
+        async def aput_writes(self, config: Any, given: Any, *more: Any) -> Any:
+            with reported("put_writes", config, given):
+                return await super().aput_writes(config, given, *more)
 
-    for method in ("put", "put_writes"):
-        setattr(Telling, method, sync(method))
-        setattr(Telling, "a" + method, asynchronous(method))
     return Telling()
 
 
@@ -147,8 +128,6 @@ class SlowPostgres(PostgresSaver):
 
 
 class SlowAsyncPostgres(AsyncPostgresSaver):
-    """An AsyncPostgresSaver with slow puts."""
-
     pause = 0.0
 
     async def aput(self, *arguments: Any) -> Any:
@@ -160,50 +139,39 @@ async def a_saver(spec: dict[str, Any], stack: AsyncExitStack) -> Any:
     """The saver that a spec describes: over one server or two tiers, blocking or async."""
     is_async, options = spec["flavour"] == "async", {"prefix": spec["prefix"], **spec.get("options", {})}
     client = connect(spec["redis"], asynchronous=is_async)
-    hot: Any = AsyncRedisSaver(client, **options) if is_async else RedisSaver(client, **options)
-    if is_async:
-        stack.push_async_callback(client.aclose)
-    else:
-        stack.callback(client.close)
+    stack.push_async_callback(client.aclose) if is_async else stack.callback(client.close)
+    hot: Any = (AsyncRedisSaver if is_async else RedisSaver)(client, **options)
     if not spec.get("mode"):
         return hot
     connections = pool(spec["postgres"], f"rival {os.getpid()}", asynchronous=is_async, size=2)
-    cold: Any = SlowAsyncPostgres(connections) if is_async else SlowPostgres(connections)
+    await stack.enter_async_context(Block(connections, is_async))
+    cold: Any = (SlowAsyncPostgres if is_async else SlowPostgres)(connections)
     cold.pause = spec["pause"]
-    if is_async:
-        await stack.enter_async_context(connections)
-        tiers: Any = AsyncTieredSaver(hot, cold, mode=spec["mode"])
-        return await stack.enter_async_context(tiers)
-    stack.enter_context(connections)
-    return stack.enter_context(TieredSaver(hot, cold, mode=spec["mode"]))
+    saver: Any = (AsyncTieredSaver if is_async else TieredSaver)(hot, cold, mode=spec["mode"])
+    return await stack.enter_async_context(Block(saver, is_async))
 
 
-async def turn(compiled: Any, config: Any, *, is_async: bool, **options: Any) -> None:
+async def turn(compiled: Any, config: Any, **options: Any) -> None:
     """Continue the interrupted turn, or begin one."""
-    state = await compiled.aget_state(config) if is_async else compiled.get_state(config)
+    state = await call_graph(compiled, "get_state", config)
     given = None if state.tasks else {"turn": 1 + state.values.get("turn", 0)}  # `next` leaves out finished tasks
-    if is_async:
-        await compiled.ainvoke(given, config, **options)
-    else:
-        compiled.invoke(given, config, **options)
+    await call_graph(compiled, "invoke", given, config, **options)
 
 
 async def block(saver: Any, compiled: Any, spec: dict[str, Any], run: str, say: Say) -> None:
     """Run one turn, as owner of the thread if the spec says so."""
-    is_async, thread, options = spec["flavour"] == "async", spec["thread"], {"durability": spec["durability"]}
+    thread, options = spec["thread"], {"durability": spec["durability"]}
     if not spec["on_busy"]:
-        plain = {"configurable": {"thread_id": thread}, "metadata": {"run_id": run}}
-        await turn(compiled, plain, is_async=is_async, **options)
+        await turn(compiled, {"configurable": {"thread_id": thread}, "metadata": {"run_id": run}}, **options)
         return
     more = {"wait": "60s"} if spec["on_busy"] == "wait" else {}
     owned = saver.own(thread, lease=LEASE, on_busy=spec["on_busy"], run_id=run, **more)
-    async with AsyncExitStack() as stack:
-        given = await stack.enter_async_context(owned) if is_async else stack.enter_context(owned)
+    async with Block(owned, spec["flavour"] == "async") as given:
         epoch = epoch_of(given)
         say(took=epoch, run=run, at=time.monotonic())
         config = {**given, "metadata": {**given["metadata"], "epoch": epoch}}
         try:
-            await turn(compiled, config, is_async=is_async, **options)
+            await turn(compiled, config, **options)
         finally:
             say(left=epoch, at=time.monotonic())
 
@@ -223,22 +191,17 @@ def telling_of_rollbacks(say: Say) -> None:
 
 async def probe(spec: dict[str, Any], say: Say) -> str:
     """Store pending writes without a token, for a task that no graph has."""
-    is_async, where = spec["flavour"] == "async", config_of(spec["thread"])
+    where = config_of(spec["thread"])
     async with AsyncExitStack() as stack:
-        saver = await a_saver(spec, stack)
+        uniform = Uniform(await a_saver(spec, stack))
         for number in range(PROBES):
             await asyncio.sleep(PROBE_PAUSE)
             begin, outcome = time.monotonic(), "ok"
-            given = ([("probe", number)], f"probe {os.getpid()} {number}")
             try:
-                newest = await saver.aget_tuple(where) if is_async else saver.get_tuple(where)
-                if newest is None:
+                if (newest := await uniform.get_tuple(where)) is None:
                     continue
                 begin = time.monotonic()
-                if is_async:
-                    await saver.aput_writes(newest.config, *given)
-                else:
-                    saver.put_writes(newest.config, *given)
+                await uniform.put_writes(newest.config, [("probe", number)], f"probe {os.getpid()} {number}")
             except (NotOwner, *FAILURES) as error:
                 outcome = type(error).__name__
             say(probe=number, begin=begin, end=time.monotonic(), outcome=outcome)

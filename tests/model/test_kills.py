@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from crash_harness import arena
-from tests.support.seeds import seeds
 
 from bench.servers import Postgres, a_postgres
+from tests.support.seeds import seeds
 
 
 @pytest.fixture(scope="module")
@@ -23,31 +22,22 @@ def own_postgres() -> Iterator[Postgres]:
         yield server
 
 
-@pytest.fixture
-def say(capfd: Any) -> Any:
-    """Print progress during the test."""
+MANY = [
+    pytest.param(seed, 51, 10, marks=[pytest.mark.slow, pytest.mark.timeout(1800)]) for seed in seeds(range(100, 108))
+]
 
-    def tell(text: str) -> None:
+
+@pytest.mark.random
+@pytest.mark.parametrize(("seed", "kills", "rounds"), [*((seed, 12, 2) for seed in seeds([1])), *MANY])
+def test_kills_lose_no_acknowledged_write(
+    own_postgres: Postgres, seed: int, kills: int, rounds: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def say(text: str) -> None:
+        """Print progress during the test."""
         with capfd.disabled():
             print(text, file=sys.stderr, flush=True)
 
-    return tell
-
-
-@pytest.mark.random
-@pytest.mark.parametrize("seed", seeds([1]))
-def test_kills_lose_no_acknowledged_write(own_postgres: Postgres, seed: int) -> None:
-    with arena(seed, own_postgres, print) as made:
-        made.run(kills=12, rounds=2)
-    assert len(made.kills) >= 10
+    with arena(seed, own_postgres, say if kills > 12 else print) as made:
+        made.run(kills, rounds)
+    assert len(made.kills) >= (kills if kills > 12 else 10)
     assert made.counts["acknowledged"] > 150
-
-
-@pytest.mark.slow
-@pytest.mark.random
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("seed", seeds(range(100, 108)))
-def test_many_kills_lose_no_acknowledged_write(own_postgres: Postgres, seed: int, say: Any) -> None:
-    with arena(seed, own_postgres, say) as made:
-        made.run(kills=51, rounds=10)
-    assert len(made.kills) >= 51

@@ -12,18 +12,13 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from tests.support import raw
-from tests.support.factories import checkpoint, config
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.memory import InMemorySaver
+
+from tests.support import raw
+from tests.support.factories import checkpoint, config, ids as ids_of
 from tests.support.seeds import targets
 from tests.support.servers import url_of
 from tests.support.sharing import text
@@ -37,18 +32,15 @@ PATHS = ["", "~__pregel_pull, n", "é"]
 RUNS = ["r1", "r2", "*", "", None]
 IDS = ["0\0", "1f001", "1f002", "1f003", "1f01", "z{*}"]
 
-threads, namespaces = st.sampled_from(THREADS), st.sampled_from(NAMESPACES)
+threads, namespaces, ids = st.sampled_from(THREADS), st.sampled_from(NAMESPACES), st.sampled_from(IDS)
+some_id, channels = st.sampled_from([None, *IDS]), st.lists(st.sampled_from(CHANNELS), unique=True)
 RESULT = text("a tool's result", 5000)
 LONG = [RESULT, RESULT.encode(), RESULT + "more", [RESULT], [1, RESULT, RESULT[:3000]], {"in": {"a": RESULT[:4000]}}]
 """Values that share chunks, as channels and as pending writes."""
-values = st.one_of(
-    st.none(),
-    st.integers(-5, 5),
-    st.text(max_size=5),
-    st.binary(max_size=5),
-    st.lists(st.integers(0, 9), max_size=3),
-    st.sampled_from(LONG),
-)
+short = st.none() | st.integers(-5, 5) | st.text(max_size=5) | st.binary(max_size=5)
+values = short | st.lists(st.integers(0, 9), max_size=3) | st.sampled_from(LONG)
+lists_of_writes = st.lists(st.tuples(st.sampled_from([*CHANNELS, *WRITES_IDX_MAP]), values), max_size=4)
+tasks = st.sampled_from(TASKS)
 _counter = itertools.count()
 
 
@@ -73,10 +65,7 @@ class Machine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "client"):
-            closing = self.client.aclose if self.uniform.native_async else self.client.close
-            outcome = closing()
-            if outcome is not None:
-                self.loop.run_until_complete(outcome)
+            self.loop.run_until_complete(self.client.aclose()) if self.uniform.native_async else self.client.close()
         self.loop.close()
 
     def ours(self, method: str, *args: Any, **kwargs: Any) -> Any:
@@ -90,9 +79,7 @@ class Machine(RuleBasedStateMachine):
 
     # -- writing
 
-    @rule(
-        thread=threads, ns=namespaces, which=st.sampled_from(IDS), parent=st.sampled_from([None, *IDS]), data=st.data()
-    )
+    @rule(thread=threads, ns=namespaces, which=ids, parent=some_id, data=st.data())
     def put(self, thread: str, ns: str, which: str, parent: str | None, data: Any) -> None:
         inherited: dict[str, Any] = {}
         held: dict[str, Any] = {}
@@ -100,22 +87,19 @@ class Machine(RuleBasedStateMachine):
             found = self.model.get_tuple(config(thread, ns, parent))
             assert found is not None
             inherited, held = dict(found.checkpoint["channel_versions"]), dict(found.checkpoint["channel_values"])
-        changed = data.draw(st.lists(st.sampled_from(CHANNELS), unique=True))
+        changed = data.draw(channels)
         new = {channel: f"{next(self.versions):032}.x" for channel in changed}
         for channel in changed:
             held.pop(channel, None)
             if data.draw(st.booleans()):
                 held[channel] = data.draw(values)
         made = checkpoint(held, {**inherited, **new}, which)
-        metadata = {
-            "source": "loop",
-            "step": data.draw(st.integers(-1, 3)),
-            "run_id": data.draw(st.sampled_from(RUNS)),
-            "x": data.draw(values),
-        }
+        metadata = {"source": "loop", "step": data.draw(st.integers(-1, 3))}
+        metadata |= {"run_id": data.draw(st.sampled_from(RUNS)), "x": data.draw(values)}
         where = config(thread, ns, parent)
-        self.same(self.model.put(where, made, metadata, new), self.ours("put", where, made, metadata, new))
-        self.puts.append((where, made, metadata, new))
+        given = where, made, metadata, new
+        self.same(self.model.put(*given), self.ours("put", *given))
+        self.puts.append(given)
         self.copied.discard((thread, ns, which))
 
     @precondition(lambda self: self.puts)
@@ -131,30 +115,21 @@ class Machine(RuleBasedStateMachine):
         self.ours("put", where, made, metadata, new)
         self.copied.discard((place["thread_id"], place["checkpoint_ns"], made["id"]))
 
-    @rule(
-        thread=threads,
-        ns=namespaces,
-        which=st.sampled_from(IDS),
-        task=st.sampled_from(TASKS),
-        path=st.sampled_from(PATHS),
-        data=st.data(),
-    )
-    def put_writes(self, thread: str, ns: str, which: str, task: str, path: str, data: Any) -> None:
-        channel = st.sampled_from([*CHANNELS, *WRITES_IDX_MAP])
-        writes = data.draw(st.lists(st.tuples(channel, values), max_size=4))
+    @rule(thread=threads, ns=namespaces, which=ids, task=tasks, path=st.sampled_from(PATHS), writes=lists_of_writes)
+    def put_writes(self, thread: str, ns: str, which: str, task: str, path: str, writes: Any) -> None:
         where = config(thread, ns, which)
         self.model.put_writes(where, writes, task, path)
         self.ours("put_writes", where, writes, task, path)
 
     # -- reading
 
-    @rule(thread=threads, ns=namespaces, which=st.sampled_from([None, *IDS]))
+    @rule(thread=threads, ns=namespaces, which=some_id)
     def get_tuple(self, thread: str, ns: str, which: str | None) -> None:
         where = config(thread, ns, which)
         self.same(self.model.get_tuple(where), self.ours("get_tuple", where))
 
     @rule(
-        thread=st.one_of(st.none(), threads), ns=st.one_of(st.none(), namespaces), which=st.sampled_from([None, *IDS]),
+        thread=st.none() | threads, ns=st.none() | namespaces, which=some_id,
         filter=st.sampled_from([None, {"step": 1}, {"run_id": "r1"}, {"x": None}, {"step": 2, "run_id": "*"}, {"nothing": 1}]),
         before=st.sampled_from([None, *IDS, "1f0035", "zz"]), limit=st.sampled_from([None, 0, 1, 2, 5]),
     )  # fmt: skip
@@ -165,19 +140,13 @@ class Machine(RuleBasedStateMachine):
         bound = None if before is None else config("any", "", before)
         everything = list(self.model.list(where, filter=filter, before=bound))
         mine = self.ours("list", where, filter=filter, before=bound, limit=limit)
-        ids = [one.config["configurable"]["checkpoint_id"] for one in mine]
-        assert ids == sorted((one.config["configurable"]["checkpoint_id"] for one in everything), reverse=True)[:limit]
+        assert ids_of(mine) == sorted(ids_of(everything), reverse=True)[:limit]
         by_place = {place(one): one for one in everything}
         assert len({place(one) for one in mine}) == len(mine)
         for one in mine:
             self.same(by_place[place(one)], one)
 
-    @rule(
-        thread=threads,
-        ns=namespaces,
-        which=st.sampled_from([None, *IDS]),
-        channels=st.lists(st.sampled_from(CHANNELS), unique=True),
-    )
+    @rule(thread=threads, ns=namespaces, which=some_id, channels=channels)
     def history(self, thread: str, ns: str, which: str | None, channels: Any) -> None:
         if looped(self.stored(thread, ns)):
             return  # InMemorySaver does not terminate on a cycle
@@ -287,7 +256,8 @@ class Machine(RuleBasedStateMachine):
         present |= {key[0] for key, stored in self.model.writes.items() if stored}
         assert {info.thread_id for info in described} == present
         for info in described:
-            data = self.client_raw_data(info.thread_id)
+            key = self.uniform.saver._context.keyspace.keys(info.thread_id).data_key
+            data: dict[bytes, bytes] = self.target.raw.hgetall(key)
             raw.check_counters(data)
             raw.check_chunks(self.target, info.thread_id)
             assert info.bytes == raw.counters(data)["bytes"]
@@ -295,10 +265,6 @@ class Machine(RuleBasedStateMachine):
             assert info.checkpoints == sum(map(len, self.model.storage.get(info.thread_id, {}).values()))
             counted = sum(len(found) for key, found in self.model.writes.items() if key[0] == info.thread_id)
             assert raw.counters(data)["writes"] == counted
-
-    def client_raw_data(self, thread: str) -> dict[bytes, bytes]:
-        found: dict[bytes, bytes] = self.target.raw.hgetall(self.uniform.saver._context.keyspace.keys(thread).data_key)
-        return found
 
 
 def place(one: Any) -> tuple[str, str, str]:
@@ -321,42 +287,24 @@ def looped(stored: dict[str, Any]) -> bool:
 def normal(answer: Any) -> Any:
     """Answers as plain data, as InMemorySaver returns the config that it was given."""
     if hasattr(answer, "_asdict"):
-        fields = answer._asdict()
-        fields["config"] = {
-            "configurable": {
-                key: fields["config"]["configurable"][key] for key in ("thread_id", "checkpoint_ns", "checkpoint_id")
-            }
-        }
-        return fields
+        return {**answer._asdict(), "config": place(answer)}
     return answer
 
 
 EXAMPLES = {"redis": 50, "redis62": 15, "cluster": 20, "fakeredis": 10, "valkey": 15}
-"""Histories per server. The slow test runs twelve times as many."""
+"""Histories per server. The slow suite runs twelve times as many."""
 
 
 @pytest.mark.random
 @pytest.mark.by_turns
 @pytest.mark.parametrize("flavour", ["sync", "async"])
 @pytest.mark.parametrize("server", targets(*EXAMPLES))
-def test_random_operations_match_the_model(server: str, flavour: str) -> None:
-    compare(server, flavour, EXAMPLES[server])
-
-
-@pytest.mark.slow
-@pytest.mark.random
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("flavour", ["sync", "async"])
-@pytest.mark.parametrize("server", targets(*EXAMPLES))
-def test_many_random_operations_match_the_model(server: str, flavour: str) -> None:
-    compare(server, flavour, 12 * EXAMPLES[server])
-
-
-def compare(server: str, flavour: str, examples: int) -> None:
-    target = Target(server, flavour, url_of(server), "m")
-    machine = type("Machine", (Machine,), {"target": target})
+@pytest.mark.parametrize("times", [1, pytest.param(12, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
+def test_random_operations_match_the_model(server: str, flavour: str, times: int) -> None:
+    machine = type("Machine", (Machine,), {"target": Target(server, flavour, url_of(server), "m")})
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+    count = times * EXAMPLES[server]
     run_state_machine_as_test(
         machine,
-        settings=settings(max_examples=examples, stateful_step_count=50, deadline=None, suppress_health_check=checks),
+        settings=settings(max_examples=count, stateful_step_count=50, deadline=None, suppress_health_check=checks),
     )

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from linearizing import UNKNOWN, Event, State, after, is_linearizable
 from ownership_clients import Processes, side_by_side, unguarded
+
 from tests.support.proxy import Proxy, proxy, retrying  # noqa: F401
 from tests.support.seeds import seeds, targets
 from tests.support.uniform import Target, Uniform
@@ -76,15 +77,11 @@ def right_history(chance: random.Random, length: int) -> list[Event]:
         argument = {"take": nonce + chance.choice(["", "!"]), "put": f"{token} {number:03}"}.get(kind, token)
         argument = "" if kind in ("read", "lapse", "delete") else argument
         answers = [f"{number + 1}-{nonce}", "busy", "yes", "no", state.newest, ""]
-        result = next(one for one in answers if _fits(state, Event(number, number + 0.5, kind, argument, one)))
+        result = next(one for one in answers if [*after(state, Event(number, number + 0.5, kind, argument, one))])
         events.append(Event(number, number + 0.5, kind, argument, result))
         (state,) = after(state, events[-1])
         tokens += [state.token] if kind == "take" and state.token else []
     return events
-
-
-def _fits(state: State, event: Event) -> bool:
-    return bool(list(after(state, event)))
 
 
 def wrong(event: Event, chance: random.Random) -> str:
@@ -113,15 +110,14 @@ def in_some_order(history: Sequence[Event]) -> bool:
     """Check a history by trying all orders, and all subsets of unknown calls."""
     known = [one for one in history if one.result != UNKNOWN]
     unknown = [one for one in history if one.result == UNKNOWN]
-    for count in range(len(unknown) + 1):
-        for some in itertools.combinations(unknown, count):
-            for order in itertools.permutations([*known, *some]):
-                if all(a.begin <= b.end for a, b in itertools.combinations(order, 2)):
-                    states = {State()}
-                    for event in order:
-                        states = {then for state in states for then in after(state, event)}
-                    if states:
-                        return True
+    some_unknown = (itertools.combinations(unknown, count) for count in range(len(unknown) + 1))
+    for some in itertools.chain.from_iterable(some_unknown):
+        for order in itertools.permutations([*known, *some]):
+            states = {State()} if all(a.begin <= b.end for a, b in itertools.combinations(order, 2)) else set[State]()
+            for event in order:
+                states = {then for state in states for then in after(state, event)}
+            if states:
+                return True
     return False
 
 
@@ -130,9 +126,8 @@ def test_the_checker_agrees_with_trying_all_orders() -> None:
     for _ in range(150):
         history = []
         for event in right_history(chance, 5):
-            result = chance.choice(
-                [event.result] * 8 + [UNKNOWN, *([] if event.kind == "lapse" else [wrong(event, chance)])]
-            )
+            others = [UNKNOWN] if event.kind == "lapse" else [UNKNOWN, wrong(event, chance)]
+            result = chance.choice([event.result] * 8 + others)
             end = inf if result == UNKNOWN else event.end + chance.choice([0, 1, 2])
             history.append(event._replace(begin=event.begin - chance.choice([0, 1, 2]), end=end, result=result))
         answers[is_linearizable(history)] += 1

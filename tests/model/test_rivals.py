@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from rivals import FAULTS, FAULTS_OF_TIERS, Place, Rivals
+
 from tests.support.seeds import seeds
 from tests.support.servers import Server
 from tests.support.uniform import Target
@@ -22,15 +23,9 @@ LONG = (*FAULTS, *FAULTS, "stop_long")
 def played(place: Place, seed: int, count: int, faults: int, **options: Any) -> Any:
     """Run `count` processes, blocking and async, and return the counts."""
     chance = random.Random(seed)
-    on_busy = options.pop("on_busy", None) or chance.choice(
-        [
-            ["wait"] * count,
-            ["take"] * count,
-            ["rollback"] * count,
-            chance.choices(["wait", "take", "raise", "rollback"], k=count),
-        ]
-    )
-    of = options.pop("of", FAULTS)
+    some = chance.choices(["wait", "take", "raise", "rollback"], k=count)
+    mixed = chance.choice([*([one] * count for one in ("wait", "take", "rollback")), some])
+    on_busy, of = options.pop("on_busy", None) or mixed, options.pop("of", FAULTS)
     flavours = chance.choices(["sync", "async"], k=count)
     rivals = Rivals(place, seed, on_busy, flavours, durability=chance.choice(["sync", "async"]), **options)
     try:
@@ -62,12 +57,19 @@ OVER_TIERS = tuple(fault for fault in FAULTS if fault != "kill")
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("seed", seeds([4]))
 @pytest.mark.parametrize("mode", ["write-through", "write-behind"])
-def test_concurrent_owners_over_two_tiers_leave_one_chain(target: Target, database: str, mode: str, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "seed"), [*(("owners", seed) for seed in seeds([4])), *(("rollbacks", seed) for seed in seeds([5]))]
+)
+def test_concurrent_owners_over_two_tiers_leave_one_chain(
+    target: Target, database: str, mode: str, kind: str, seed: int
+) -> None:
     place = Place(target.url, target.raw, target.prefix, database, mode)
-    of = (*OVER_TIERS, "forget") if mode == "write-through" else OVER_TIERS
-    assert played(place, seed, 3, 4, of=of)["took"] >= 3
+    if kind == "rollbacks":
+        assert played(place, seed, 5, 6, **ROLLING_BACK)["took"] >= 4
+    else:
+        of = (*OVER_TIERS, "forget") if mode == "write-through" else OVER_TIERS
+        assert played(place, seed, 3, 4, of=of)["took"] >= 3
 
 
 ROLLING_BACK: dict[str, Any] = {
@@ -75,22 +77,6 @@ ROLLING_BACK: dict[str, Any] = {
     "options": {"ownership": "required", "ttl": {"default_ttl": 60}},
     "of": ("kill", "kill", "stop", "lose", "drop", "delay", "cut", *FAULTS_OF_TIERS),
 }
-
-
-def durable() -> Server:
-    """A Redis that may be killed, as all it has answered is on the disk."""
-    return Server("--appendonly", "yes", "--appendfsync", "always")
-
-
-@pytest.mark.random
-@pytest.mark.parametrize("seed", seeds([5]))
-@pytest.mark.parametrize("mode", ["write-through", "write-behind"])
-def test_concurrent_rollbacks_over_two_tiers_leave_one_chain(
-    target: Target, database: str, mode: str, seed: int
-) -> None:
-    place = Place(target.url, target.raw, target.prefix, database, mode)
-    happened = played(place, seed, 5, 6, **ROLLING_BACK)
-    assert happened["took"] >= 4
 
 
 @pytest.mark.slow
@@ -101,7 +87,8 @@ def test_concurrent_rollbacks_over_two_tiers_leave_one_chain(
 def test_many_concurrent_rollbacks_over_two_tiers_leave_one_chain(
     target: Target, database: str, mode: str, seed: int, capfd: Any
 ) -> None:
-    server, total = durable(), Counter[str]()
+    # It may be killed, as all it has answered is on the disk.
+    server, total = Server("--appendonly", "yes", "--appendfsync", "always"), Counter[str]()
     place = Place(server.url, server.client(), target.prefix, database, mode, server)
     of = (*ROLLING_BACK["of"], "kill_hot")
     kinds = [ROLLING_BACK | {"of": of}, ROLLING_BACK | {"of": (*of, "stop_long", "jump"), "on_busy": ["rollback"] * 4}]

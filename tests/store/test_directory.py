@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from langgraph.store.base import PutOp
 from tests.support.stores import check_sound, directory, members
+from tests.support.turns import Turn, schedules
 from tests.support.uniform import Target, Uniform
 
 from redis_saver import RedisStore, StoreDamaged
@@ -32,27 +33,12 @@ class Clock:
         return self.now
 
 
-class Turn:
-    """An operation that runs one request at a time and can be abandoned before any."""
-
-    def __init__(self, store: RedisStore, make: Callable[[Any], Any]) -> None:
-        self._driver, self._operation = store._driver, make(store._context)
-        self.is_over = False
-        self._next(None)
-
-    def _next(self, reply: Any) -> None:
-        try:
-            self._request = self._operation.send(reply)
-        except StopIteration:
-            self.is_over = True
-
-    def step(self) -> None:
-        self._next(self._driver.request(self._request))
-
-    def load_key(self) -> None:
-        """Take the steps for a data key, which a store that encrypts takes first."""
-        while isinstance(self._request, (Ask, Command)):
-            self.step()
+def begun(store: RedisStore, make: Callable[[Any], Any]) -> Turn:
+    """Take the steps for a data key, which a store that encrypts takes first."""
+    turn = Turn(store, make)
+    while isinstance(turn.request, (Ask, Command)):
+        turn.step()
+    return turn
 
 
 def putting(key: str, value: Any) -> Callable[[Any], Any]:
@@ -72,28 +58,6 @@ ACTORS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def schedules(play: Callable[[Callable[[int], int]], None]) -> Iterator[None]:
-    """Call `play` once for every sequence of choices."""
-    path: list[list[int]] = []
-    while True:
-        position = 0
-
-        def choose(among: int) -> int:
-            nonlocal position
-            if position == len(path):
-                path.append([0, among])
-            position += 1
-            return path[position - 1][0]
-
-        play(choose)
-        yield
-        while path and path[-1][0] + 1 == path[-1][1]:
-            path.pop()
-        if not path:
-            return
-        path[-1][0] += 1
-
-
 def play(
     target: Target, stores: list[RedisStore], actors: list[str], before: str, choose: Callable[[int], int]
 ) -> None:
@@ -105,9 +69,7 @@ def play(
         target.raw.unlink(*StoreKeyspace(target.prefix).partition(b"memories\0user\0").keys)
     for store in stores if target.is_encrypted else ():
         store._context.values.data_keys._ciphers.after_fork()  # type: ignore[union-attr]  # each order begins in the same way
-    turns = [Turn(store, ACTORS[name]) for store, name in zip(stores, actors, strict=False)]
-    for turn in turns:
-        turn.load_key()
+    turns = [begun(store, ACTORS[name]) for store, name in zip(stores, actors, strict=False)]
     while running := [one for one in turns if not one.is_over]:
         running[choose(len(running))].step()
         assert set(members(target)) <= set(directory(target))
@@ -123,7 +85,8 @@ def play(
 async def test_every_order_of_steps_leaves_a_sound_directory(target: Target, actors: list[str], before: str) -> None:
     stores = [target.store(cache_bytes=0).saver for _ in actors]
     count = 0
-    for _ in schedules(lambda choose: play(target, stores, actors, before, choose)):  # type: ignore[arg-type]
+    for choose in schedules():
+        play(target, stores, actors, before, choose)  # type: ignore[arg-type]
         count += 1
         check_reached(target, stores[0])  # type: ignore[arg-type]
     assert count > 3
@@ -157,24 +120,21 @@ async def test_a_writer_whose_announcement_token_expired_announces_again(
     clock = Clock()
     monkeypatch.setattr(scripts, "time", clock)
     store, other = target.store().saver, target.store().saver
-    turn = Turn(store, putting("a", {"n": 1}))  # type: ignore[arg-type]
-    turn.load_key()
+    turn = begun(store, putting("a", {"n": 1}))  # type: ignore[arg-type]
     for _ in range(stops_before):
         turn.step()
     other.count(())
     assert directory(target) == []
     target.raw.unlink(StoreKeyspace(target.prefix).partition(b"memories\0user\0").keys[4])
     clock.now += 61
-    while not turn.is_over:
-        turn.step()
+    turn.finish()
     check_sound(target)
     assert other.count(()) == 1
 
 
 async def test_listing_withdraws_the_announcement_of_a_dead_writer(target: Target) -> None:
     store = target.store()
-    turn = Turn(target.elsewhere(flavour="sync").store().saver, putting("a", {"n": 1}))  # type: ignore[arg-type]
-    turn.load_key()
+    turn = begun(target.elsewhere(flavour="sync").store().saver, putting("a", {"n": 1}))  # type: ignore[arg-type]
     turn.step()
     turn.step()
     assert directory(target) == [b"memories\0user\0"]

@@ -13,6 +13,7 @@ from langgraph.store.base import GetOp, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 from tests.support.embedding import DIMS, Model
 from tests.support.stores import check_sound, import_items, later, members, state_of
+from tests.support.tenants import Noting
 from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import Meanwhile, ran, requests_of, script_of
 
@@ -22,7 +23,7 @@ from redis_saver._engine.requests import Command
 from redis_saver._store import scripts, writing
 from redis_saver._store.writing import StoredItem
 from redis_saver._storage.keys import FIELD
-from redis_saver.encryption import Encryption, KeyContext, Keyset, KeyStatus, WrappedKey
+from redis_saver.encryption import Encryption, Keyset, KeyStatus
 from redis_saver.errors import Conflict, DecodeError, KeyMismatch, KeyUnavailable, PlainValueRefused, RedisSaverError
 from redis_saver.errors import UnsupportedFormat
 
@@ -34,24 +35,9 @@ on_redis = pytest.mark.parametrize("target_name", ["redis"])
 
 NS, DEEP, OTHER = ("memories", "user-1"), ("memories", "user-1", "deep"), ("memories", "user/2")
 MARKER = "a marker that nobody may read"
-KEYS = Keyset({"new": b"n" * 32, "old": b"o" * 32, "tenant": b"t" * 32})
+SECRETS = {"new": b"n" * 32, "old": b"o" * 32, "tenant": b"t" * 32}
+KEYS = Keyset(SECRETS)
 INDEX = {"dims": DIMS, "embed": Model(), "fields": ["text"]}
-
-
-class Provider(Keyset):
-    """A keyset that notes what it is asked."""
-
-    def __init__(self) -> None:
-        super().__init__({"new": b"n" * 32, "old": b"o" * 32, "tenant": b"t" * 32})
-        self.asked = list[tuple[str, KeyContext]]()
-
-    def wrap(self, data_key: bytes, context: KeyContext, name: str | None) -> WrappedKey:
-        self.asked.append(("wrap", context))
-        return super().wrap(data_key, context, name)
-
-    def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
-        self.asked.append(("unwrap", context))
-        return super().unwrap(wrapped, context)
 
 
 def encrypted(target: Target, keys: Keyset = KEYS, **options: Any) -> Uniform:
@@ -82,7 +68,7 @@ def raw_data(target: Target) -> dict[bytes, Any]:
 
 
 async def test_an_encrypted_store_answers_as_a_plain_one_and_another_process_reads_it(target: Target) -> None:
-    keys = Provider()
+    keys = Noting(SECRETS)
     store, plain = encrypted(target, keys), InMemoryStore()
     ops: list[Any] = [
         PutOp(namespace, f"k{number}", {"text": MARKER, "n": number, "list": [number, None, {"b": b"\0"}]})
@@ -254,7 +240,7 @@ async def test_a_known_key_costs_no_round_trip_and_a_plain_store_pays_none(targe
         store.saver._driver, driver.in_front = driver, None
         return len(requests)
 
-    keys = Provider()
+    keys = Noting(SECRETS)
     first, plain = encrypted(target, keys), target.store(prefix=target.prefix + "-plain")
     for store in (first, plain):
         await store.batch([PutOp(namespace, "k", {"n": 1}) for namespace in (NS, OTHER)])
@@ -276,7 +262,7 @@ async def test_a_known_key_costs_no_round_trip_and_a_plain_store_pays_none(targe
 
 @on_redis
 async def test_a_data_key_is_asked_for_again_after_a_while(target: Target) -> None:
-    keys = Provider()
+    keys = Noting(SECRETS)
     store = encrypted(target, keys, cache_seconds=0)
     await store.put(NS, "k", {"n": 1})
     keys.asked.clear()
@@ -305,7 +291,7 @@ async def test_of_two_first_writers_one_stores_the_key_and_the_other_learns_it(t
 
 @on_redis
 async def test_callers_of_one_store_make_one_key(target: Target) -> None:
-    keys, happened = Provider(), list[str]()
+    keys, happened = Noting(SECRETS), list[str]()
     store = encrypted(target, keys)
 
     def after(request: Any) -> Any:  # another caller puts between the question for the key and its use

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -50,6 +52,14 @@ async def outcome(operation: Awaitable[Any]) -> Any:
         return await operation
     except Exception as error:
         return error
+
+
+async def until(holds: Callable[[], Any], seconds: float = 30) -> None:
+    """Wait until a condition holds. It may be an async function."""
+    end = time.monotonic() + seconds
+    while not (await found if inspect.isawaitable(found := holds()) else found):
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
 
 
 async def together(uniform: Uniform, *jobs: Coroutine[Any, Any, Any]) -> None:

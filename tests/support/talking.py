@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 
 from langgraph.channels.delta import DeltaChannel
@@ -39,20 +40,27 @@ def graph(saver: Any, *, snapshots: int = 1000, is_plain: bool = False) -> Any:
     return builder.add_node("answer", answer).add_edge(START, "answer").compile(checkpointer=saver)
 
 
+async def call_graph(graph: Any, method: str, *given: Any, **options: Any) -> Any:
+    """Call a method of a graph in the flavour of its saver or cache. A blocking one runs on an OS thread."""
+    if not type(graph.checkpointer or graph.cache).__name__.startswith("Async"):
+        answer = await asyncio.to_thread(getattr(graph, method), *given, **options)
+        return list(answer) if method.endswith("history") else answer
+    answer = getattr(graph, f"a{method}")(*given, **options)
+    return [one async for one in answer] if method.endswith("history") else await answer
+
+
 async def talk(uniform: Uniform, turns: int, thread: str = "thread", first: int = 1, **options: Any) -> list[str]:
     """Take turns, each in a run of its own: run-1, run-2, .... Returns the channel."""
     compiled, log = graph(uniform.saver, **options), list[str]()
     for number in range(first, first + turns):
-        where, given = {**config(thread, None), "metadata": {"run_id": f"run-{number}"}}, {"log": [f"{number}"]}
-        found = (await compiled.ainvoke(given, where)) if uniform.native_async else compiled.invoke(given, where)
-        log = found["log"]
+        where = {**config(thread, None), "metadata": {"run_id": f"run-{number}"}}
+        log = (await call_graph(compiled, "invoke", {"log": [f"{number}"]}, where))["log"]
     return log
 
 
 async def state(uniform: Uniform, thread: str = "thread", **options: Any) -> Any:
     """Return the state of a thread."""
-    compiled, where = graph(uniform.saver, **options), config(thread, None)
-    return (await compiled.aget_state(where)) if uniform.native_async else compiled.get_state(where)
+    return await call_graph(graph(uniform.saver, **options), "get_state", config(thread, None))
 
 
 async def of_run(uniform: Uniform, number: int, thread: str = "thread") -> list[str]:

@@ -24,6 +24,22 @@ def threads_of(saved: list[Any]) -> set[str]:
     return {one.config["configurable"]["thread_id"] for one in saved}
 
 
+class Noting(Keyset):
+    """A provider that notes what it is asked."""
+
+    def __init__(self, keys: Any) -> None:
+        super().__init__(keys)
+        self.asked = list[tuple[str, KeyContext]]()
+
+    def wrap(self, data_key: bytes, context: KeyContext, name: str | None) -> WrappedKey:
+        self.asked.append(("wrap", context))
+        return super().wrap(data_key, context, name)
+
+    def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
+        self.asked.append(("unwrap", context))
+        return super().unwrap(wrapped, context)
+
+
 class Counting(Keyset):
     """A slow provider, which notes how many questions it has at the same time."""
 

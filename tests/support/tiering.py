@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import psycopg_pool
+import pytest
 import redis
 from tests.support.factories import checkpoint, config
 from langgraph.checkpoint.postgres import PostgresSaver
@@ -38,6 +39,8 @@ class FlakySaver:
         self.saver = saver
         self.calls: list[str] = []
         self.fail: set[str] = set()
+        self.poison: set[str] = set()
+        """Ids of checkpoints that it refuses."""
         self.before: dict[str, Any] = {}
         """Awaited (sync: called) once, before a method."""
         self.after: dict[str, Any] = {}
@@ -55,14 +58,16 @@ class FlakySaver:
             setattr(Wrapped, "a" + method, flaky._async("a" + method))
         return Wrapped()
 
-    def _note(self, method: str) -> None:
+    def _note(self, method: str, given: Any = ()) -> None:
         self.calls.append(method)
         if method in self.fail:
             raise psycopg.OperationalError(f"{method} fails on purpose")
+        if any(isinstance(one, dict) and one.get("id") in self.poison for one in given):
+            raise ValueError("cannot be stored")
 
     def _sync(self, method: str) -> Any:
         def call(own: Any, *args: Any, **kwargs: Any) -> Any:
-            self._note(method)
+            self._note(method, args)
             if first := self.before.pop(method, None):
                 first()
             answer = getattr(type(self.saver), method)(own, *args, **kwargs)
@@ -83,7 +88,7 @@ class FlakySaver:
             return listing
 
         async def call(own: Any, *args: Any, **kwargs: Any) -> Any:
-            self._note(plain)
+            self._note(plain, args)
             if first := self.before.pop(plain, None):
                 await first()
             answer = await getattr(type(self.saver), method)(own, *args, **kwargs)
@@ -158,6 +163,12 @@ class Tiers:
                 await pool.close()
             else:
                 pool.close()
+
+    def sql(self, statement: str, *values: Any) -> list[Any]:
+        """Run a statement in Postgres. Return its rows, if it has any."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            cursor = connection.execute(statement, values or None)
+            return cursor.fetchall() if cursor.description else []
 
     def evict(self, *endings: str, thread: str = "thread") -> None:
         """Delete keys of a thread, as the server's eviction may."""
@@ -274,6 +285,15 @@ def between(uniform: Uniform, script: Any, act: Any) -> None:
 
 BEHIND: dict[str, Any] = {"mode": "write-behind", "flusher": False}
 """Settings of a saver that flushes only when the test says so."""
+LATEST: dict[str, Any] = {**BEHIND, "cold_history": "latest"}
+both_modes = pytest.mark.parametrize("mode", [{}, BEHIND], ids=["write-through", "write-behind"])
+both_histories = pytest.mark.parametrize("behind", [BEHIND, LATEST], ids=["all", "latest"])
+
+
+@pytest.fixture
+def is_encrypted() -> bool:
+    """True, for a module whose savers all encrypt. It imports this fixture."""
+    return True
 
 
 @contextmanager
@@ -303,6 +323,12 @@ async def drained(uniform: Uniform) -> None:
     assert uniform.saver.stats().tiers.backlog == 0
 
 
+async def only_in_cold(tiers: Tiers, uniform: Uniform) -> None:
+    """Flush, and let hot lose the thread."""
+    await drained(uniform)
+    tiers.evict()
+
+
 async def flushed_until(uniform: Uniform, done: Callable[[int], Any]) -> int:
     """Flush until the number of records left satisfies `done`. A flush may run out of time before it begins."""
     end = time.monotonic() + 30
@@ -316,19 +342,19 @@ def named(url: str, name: str) -> str:
     return f"{url}{'&' if '?' in url else '?'}application_name={name}"
 
 
-def wait_for_the_dead(url: str, name: str) -> None:
+def wait_for_the_dead(url: str, *names: str) -> None:
     """Wait until Postgres has ended the connections of killed processes."""
-    end = time.monotonic() + 30
+    end, query = time.monotonic() + 60, "SELECT 1 FROM pg_stat_activity WHERE application_name = ANY(%s)"
     with psycopg.connect(url, autocommit=True) as connection:
-        while connection.execute("SELECT 1 FROM pg_stat_activity WHERE application_name = %s", (name,)).fetchall():
+        while connection.execute(query, (list(names),)).fetchall():
             assert time.monotonic() < end, "Postgres still works for processes that are gone"
             time.sleep(0.01)
 
 
-async def stalled(tiers: Tiers, uniform: Uniform) -> Any:
+async def stalled(tiers: Tiers, uniform: Uniform, *, is_late: bool = False) -> Any:
     """Start a flush that stops before cold gets anything.
 
-    Its claim is open until the returned function continues it.
+    Its claim is open until the returned function continues it, or has expired (`is_late`).
     """
     saver = uniform.saver
     operation = flushing.flush(saver._context, "thread")
@@ -336,6 +362,9 @@ async def stalled(tiers: Tiers, uniform: Uniform) -> Any:
     while not isinstance(request, ColdCall):
         answer = await asked(uniform, request)
         request = operation.send(answer)
+
+    if is_late:
+        tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
 
     async def go_on() -> Any:
         nonlocal request
@@ -352,14 +381,23 @@ async def stalled(tiers: Tiers, uniform: Uniform) -> Any:
 VERSIONS = {"n": f"{9:032}.1"}
 
 
-def new() -> Any:
+def new(number: int = 9) -> Any:
     """Make a checkpoint whose only channel has a new value."""
-    return checkpoint({"n": [9]}, VERSIONS)
+    return checkpoint({"n": [number]}, {"n": f"{number:032}.1"})
+
+
+async def put_new(uniform: Any, where: Any = None, number: int = 9, **metadata: Any) -> Any:
+    """Put a checkpoint of `new`. Return its config."""
+    made = new(number)
+    return await uniform.put(where or config(), made, metadata, made["channel_versions"])
 
 
 async def two_runs(uniform: Uniform, thread: str = "thread", of: str = "") -> None:
     """Put two runs, run-1 and run-2, of one checkpoint each."""
     await uniform.get_tuple(config(thread))
-    first, second = (checkpoint({"n": [number]}, {"n": f"{number:032}.1"}) for number in (1, 2))
-    stored = await uniform.put(config(thread), first, {"run_id": f"{of}run-1"}, first["channel_versions"])
-    await uniform.put(stored, second, {"run_id": f"{of}run-2"}, second["channel_versions"])
+    stored = await put_new(uniform, config(thread), 1, run_id=f"{of}run-1")
+    await put_new(uniform, stored, 2, run_id=f"{of}run-2")
+
+
+def id_of(where: Any) -> str:
+    return str(where["configurable"]["checkpoint_id"])

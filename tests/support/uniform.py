@@ -5,6 +5,7 @@ All its methods are awaited.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Any
 
@@ -53,6 +54,9 @@ class Uniform:
             return getattr(self.saver, "a" + name)
         return lambda *args, **kwargs: self._plain(name, args, kwargs)
 
+    def own(self, thread: str = "thread", **options: Any) -> Block:
+        return Block(self.saver.own(thread, **options), self.native_async)
+
     async def _plain(self, name: str, args: Any, kwargs: Any) -> Any:
         return getattr(self.saver, name)(*args, **kwargs)
 
@@ -73,6 +77,19 @@ async def called(uniform: Any, graph: Any, method: str, *args: Any, **options: A
     if uniform.native_async:
         return await getattr(graph, "a" + method)(*args, **options)
     return getattr(graph, method)(*args, **options)
+
+
+class Block:
+    """A block of a saver, such as `own`, in its flavour. A blocking one may wait, so it is entered on an OS thread."""
+
+    def __init__(self, block: Any, native_async: bool) -> None:
+        self.block, self.is_async = block, native_async
+
+    async def __aenter__(self) -> Any:
+        return await (self.block.__aenter__() if self.is_async else asyncio.to_thread(self.block.__enter__))
+
+    async def __aexit__(self, *error: Any) -> None:
+        await (self.block.__aexit__(*error) if self.is_async else asyncio.to_thread(self.block.__exit__, *error))
 
 
 _shared: dict[tuple[int, str], Any] = {}

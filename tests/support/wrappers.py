@@ -107,16 +107,17 @@ def before_each(saver: Any, script: Any, act: Callable[[int], object]) -> None:
     Around(saver, around)
 
 
-def requests_of(saver: Any) -> list[Any]:
-    """Return a list that collects the requests of a saver, or of a store, from now on."""
-    requests = list[Any]()
+def requests_of(saver: Any, of: Callable[[Any], Any] = lambda request: request) -> list[Any]:
+    """Return a list that collects the requests of a saver, or of a store, from now on: what `of` returns, except None."""
+    found: list[Any] = []
 
     def around(request: Any) -> Any:
-        requests.append(request)
+        if (one := of(request)) is not None:
+            found.append(one)
         return (yield request)
 
     Around(saver, around)
-    return requests
+    return found
 
 
 def fail(saver: Any, error: Exception) -> None:
@@ -164,6 +165,17 @@ def elsewhere(act: Any) -> None:
     if act is not None:
         with ThreadPoolExecutor(1) as pool:
             pool.submit(lambda: asyncio.run(drive())).result()
+
+
+def fails_on(saver: Any, is_wrong: Callable[[Any], Any], error: Exception) -> None:
+    """Let some requests of a saver fail, such as all calls of cold."""
+
+    def around(request: Any) -> Any:
+        if is_wrong(request):
+            raise error
+        return (yield request)
+
+    Around(saver, around)
 
 
 async def asked(uniform: Any, request: Any) -> Any:

@@ -16,18 +16,17 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 import redis
-from tests.support.factories import checkpoint, config
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import INTERRUPT
+
+from redis_saver._common.names import Keyspace
+from redis_saver._engine.requests import Sleep
+from redis_saver._tiered import context, flushing
+from redis_saver._tiered.requests import ColdCall
+from tests.support.factories import checkpoint, config
 from tests.support.tiering import Clock, Tiers, mark_new, plain
 from tests.support.uniform import Uniform
 from tests.support.wrappers import DriverWrapper
-
-from redis_saver._common.names import Keyspace
-from redis_saver._tiered import context
-from redis_saver._tiered import flushing
-from redis_saver._engine.requests import Sleep
-from redis_saver._tiered.requests import ColdCall
 
 THREADS, NAMESPACES = ("a", "b"), ("", "sub")
 MOMENTS = (flushing.FLUSH_LEASE, context.WRITER_GONE, 3_700_000, 45 * 24 * 3_600_000)
@@ -65,21 +64,18 @@ class Process:
 
         class PassingBy(DriverWrapper):
             def request(self, request: Any) -> Any:
-                if isinstance(request, Sleep):
-                    return process._wait()
-                if process._meets_it(tier_of(request), is_late=False):
-                    _finish(process.meanwhile())
-                answer = self.wrapped.request(request)
-                if process._meets_it(tier_of(request), is_late=True):
-                    _finish(process.meanwhile())
-                return answer
+                return _finish(self.pass_by(request))
 
             async def arequest(self, request: Any) -> Any:
+                return await self.pass_by(request)
+
+            async def pass_by(self, request: Any) -> Any:
                 if isinstance(request, Sleep):
                     return process._wait()
                 if process._meets_it(tier_of(request), is_late=False):
                     await process.meanwhile()
-                answer = await self.wrapped.arequest(request)
+                is_async = process.uniform.native_async
+                answer = await self.wrapped.arequest(request) if is_async else self.wrapped.request(request)
                 if process._meets_it(tier_of(request), is_late=True):
                     await process.meanwhile()
                 return answer
@@ -99,9 +95,7 @@ class Process:
         if self._is_dead:
             raise Killed
         accident = self.accident
-        if not accident or tier not in (
-            ("hot", "cold") if accident.kind in ("kill", "meanwhile") else (accident.kind,)
-        ):
+        if not accident or not tier or (accident.kind in ("hot", "cold") and tier != accident.kind):
             return False
         self._asked += not is_late
         if self._asked < accident.at or (self._asked == accident.at and is_late < accident.is_late):
@@ -120,12 +114,12 @@ class Process:
         return await driver.arun(operation) if self.uniform.native_async else driver.run(operation)
 
 
-def _finish(coroutine: Any) -> None:
+def _finish(coroutine: Any) -> Any:
     """Run a coroutine of a sync saver, which never suspends."""
     try:
         coroutine.send(None)
-    except StopIteration:
-        return
+    except StopIteration as end:
+        return end.value
     raise AssertionError
 
 
@@ -270,11 +264,9 @@ class Models:
 
     def answered(self, answer: Any, ask: Callable[[Model], Any], before: list[Model]) -> None:
         """Keep the models that agree with an answer, or with `before`: the states before a concurrent operation."""
-        answers = [ask(one) for one in (*self.all, *before)]
-        agreeing = [
-            one for one, its in zip((*self.all, *before), answers, strict=True) if normal(its) == normal(answer)
-        ]
-        assert agreeing, f"{short(answer)} is none of {[short(one) for one in answers]}"
+        answers = [(one, ask(one)) for one in (*self.all, *before)]
+        agreeing = [one for one, its in answers if normal(its) == normal(answer)]
+        assert agreeing, f"{short(answer)} is none of {[short(its) for _, its in answers]}"
         if not before:
             self.all = agreeing
 
@@ -305,10 +297,9 @@ class History:
         self.tiers, self.settings, self.is_coalescing = tiers, processes, history == "latest"
         self.seed = seed
         self.chance, self.models = random.Random(f"{seed} {history}"), Models()
-        hours = timedelta(hours=1)
-        self.hot: dict[str, Any] = {
-            "ttl": self.chance.choice([None, hours, hours, {"default_ttl": 60, "refresh_on_read": True}])
-        }
+        hour = timedelta(hours=1)
+        ttl: Any = self.chance.choice([None, hour, hour, {"default_ttl": 60, "refresh_on_read": True}])
+        self.hot = {"ttl": ttl}
         self.is_behind = any("mode" in settings for settings in processes)
         self.made: list[dict[str, Any]] = []
         self.keyspace, self.number, self.is_meanwhile = Keyspace(tiers.target.prefix), 0, False
@@ -335,15 +326,9 @@ class History:
 
     async def step(self) -> None:
         chance = self.chance
-        what = chance.choice(
-            ["put"] * 6
-            + ["ahead"] * 3
-            + ["writes"] * 5
-            + ["get"] * 5
-            + ["old"] * 2
-            + ["list", "list", "deltas", "evict", "evict", "later", "later", "empty", "delete", "copy", "prune", "runs"]
-            + ["turn", "turn", "turn", "flush"] * self.is_behind
-        )
+        whats = ["put"] * 6 + ["ahead"] * 3 + ["writes"] * 5 + ["get"] * 5 + ["old"] * 2 + ["list"] * 2 + ["deltas"]
+        whats += ["evict"] * 2 + ["later"] * 2 + ["empty", "delete", "copy", "prune", "runs"]
+        what = chance.choice(whats + ["turn", "turn", "turn", "flush"] * self.is_behind)
         at = chance.choices(range(len(self.processes)), [3] * (len(self.processes) - 1) + [1])[0]
         await self.act(what, at, chance.choice(THREADS), chance.choice(["", "", "", "sub"]))
 
@@ -441,11 +426,8 @@ class History:
     async def read(self, at: int, method: str, *given: Any, **named: Any) -> None:
         print(self.number, "process", at, method, given, named)
         before: list[Model] = []
-        answer, accident = await self.met(
-            at,
-            lambda process: getattr(process.uniform, method)(*given, **named),
-            lambda: before.extend(one.copy() for one in self.models.all),
-        )
+        act = lambda process: getattr(process.uniform, method)(*given, **named)  # noqa: E731
+        answer, accident = await self.met(at, act, lambda: before.extend(one.copy() for one in self.models.all))
         if accident is None:
             self.answered(answer, method, *given, before=before, **named)
 
@@ -459,9 +441,8 @@ class History:
     async def turn(self, at: int, thread: str) -> None:
         """Flush a thread once."""
         at_once = self.chance.random() < 0.5
-        done, _ = await self.met(
-            at, lambda process: process.run(flushing.flush(process.saver._context, thread, at_once=at_once))
-        )
+        flush = lambda process: process.run(flushing.flush(process.saver._context, thread, at_once=at_once))  # noqa: E731
+        done, _ = await self.met(at, flush)
         assert not done or not done.failed or self.processes[at].has_struck, done
 
     async def do(self, at: int, method: str, given: Any) -> None:
@@ -475,10 +456,10 @@ class History:
                 self.models.is_under_way(method, given)
 
             # A checkpoint whose parent is removed at that moment may lack values, as with cold alone.
-            but = {"put": ("delete",), "put_writes": (), "copy_thread": ("put", "writes", "delete")}.get(
-                method, ("put",)
+            but = {"put": ("delete",), "put_writes": (), "copy_thread": ("put", "writes", "delete")}
+            answer, accident = await self.met(
+                at, lambda process: getattr(process.uniform, method)(*given), begins, but.get(method, ("put",))
             )
-            answer, accident = await self.met(at, lambda process: getattr(process.uniform, method)(*given), begins, but)
             if is_met:
                 self.models.is_over(method, given)
                 if self.chance.random() < 0.6:
@@ -515,22 +496,17 @@ class History:
         if chance.random() < 0.6:  # graphs read first
             await self.read(at, "get_tuple", (found and parent) or config(thread, ns))
             found = self.models.have(parent) if parent else None
-        before = found.checkpoint["channel_versions"] if found else {}
-        stored = found.checkpoint["channel_values"] if found else {}
+        before = found.checkpoint if found else {"channel_versions": {}, "channel_values": {}}
         new = {chance.choice("xyz"): f"{number:032}.1" for _ in range(2)}
-        now = {**before, **new}
-        values = {
-            channel: [version, "v" * 900] if channel in new else stored[channel]
-            for channel, version in now.items()
-            if (channel in new and chance.random() < 0.9) or (channel not in new and channel in stored)
-        }
-        one = checkpoint(values, now)
+        values = {channel: value for channel, value in before["channel_values"].items() if channel not in new}
+        values |= {channel: [version, "v" * 900] for channel, version in new.items() if chance.random() < 0.9}
+        one = checkpoint(values, {**before["channel_versions"], **new})
         self.made.append(config(thread, ns, one["id"]))
         metadata = {"step": number, "run_id": f"run-{chance.randrange(8)}"}
         return "put", (parent if found else config(thread, ns), one, metadata, new)
 
     async def writes(self, _: int, thread: str, ns: str) -> Any:
-        chance, where = self.chance, self.some_place(thread, ns)
+        where = self.some_place(thread, ns)
         if where not in self.made or not self.models.have(where):
             return None  # no writes to copied checkpoints: the paths that order them are not copied
         return "put_writes", (where, *self.some_writes())
@@ -538,10 +514,8 @@ class History:
     def some_writes(self) -> tuple[Any, ...]:
         chance = self.chance
         task, is_special = f"task-{chance.randrange(3)}", chance.random() < 0.4
-        writes = [
-            (chance.choice([INTERRUPT, "__error__"] if is_special else ["x", "y"]), [self.number, index])
-            for index in range(1 if is_special else chance.choice([1, 1, 3]))
-        ]
+        channels, count = ([INTERRUPT, "__error__"], 1) if is_special else (["x", "y"], chance.choice([1, 1, 3]))
+        writes = [(chance.choice(channels), [self.number, index]) for index in range(count)]
         return writes, task, f"path-{task}"
 
     async def ahead(self, at: int, thread: str, ns: str) -> None:
@@ -550,11 +524,8 @@ class History:
         coming, parent = config(thread, ns, given[1]["id"]), given[0]
         for _ in range(chance.randrange(1, 4)):
             await self.do(chance.randrange(len(self.processes)), "put_writes", (coming, *self.some_writes()))
-            whats = ["evict", "evict", "empty", "later", "get", "get", "list"] + [
-                "turn",
-                "flush",
-                "flush",
-            ] * self.is_behind
+            whats = ["evict", "evict", "empty", "later", "get", "get", "list"]
+            whats += ["turn", "flush", "flush"] * self.is_behind
             for what in chance.choices(whats, k=chance.randrange(4)):
                 await self.act(what, chance.randrange(len(self.processes)), thread, ns)
         self.place = thread, ns

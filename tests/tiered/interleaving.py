@@ -12,22 +12,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.support.factories import checkpoint, config
+import tiered_operations as operations
 from histories import NAMESPACES, THREADS, Model, normal, short
 from langgraph.checkpoint.serde.types import INTERRUPT
-from tests.support.tiering import Clock, Tiers, mark_new, plain
 
 from redis_saver import ThreadBusy
-from redis_saver._common import names
 from redis_saver._checkpoint import listing
-from redis_saver._tiered import scripts
-from redis_saver._engine.requests import Call, Sleep
-from redis_saver.errors import RedisSaverError
+from redis_saver._common import names
 from redis_saver._common.names import Keyspace
-import tiered_operations as operations
-from redis_saver._tiered import context
-from redis_saver._tiered import flushing
+from redis_saver._engine.requests import Call, Sleep
+from redis_saver._tiered import context, flushing, scripts
 from redis_saver._tiered.requests import ColdCall, SingleFlight, TimeLimited
+from redis_saver.errors import RedisSaverError
+from tests.support.factories import checkpoint, config
+from tests.support.tiering import Clock, Tiers, mark_new, plain
 
 TAKES, SETTLES, KILLED = f"hot {scripts.CLAIM.name}", f"hot {scripts.ACK.name}", object()
 """First and last request of a flusher, and the result of an operation that wrote nothing."""
@@ -192,18 +190,13 @@ class Interleaving:
         keys, raw = self.keyspace.tier_keys(late.thread), self.tiers.target.raw
         if late.is_outdated or (raw.exists(keys.intents) and raw.hexists(keys.flush, "deleted")):
             return False
-        beside = [one.what for one in self.running if one.thread == late.thread]
-        return self.is_all_in_hot(late.thread) and not any(what.startswith("delete_for_runs") for what in beside)
+        return self.is_all_in_hot(late.thread) and not self.is_being(late.thread, "delete_for_runs")
 
     def is_all_in_hot(self, thread: str) -> bool:
         """True if hot has the whole thread, or neither tier has any of it."""
         keys, raw = self.keyspace.tier_keys(thread), self.tiers.target.raw
-        is_written = any(one.thread == thread and one.what.startswith("put") for one in self.running)
-        return bool(
-            raw.hexists(keys.data_key, "@complete")
-            or raw.zscore(keys.dirty, "d")
-            or not (is_written or list(self.model.list(config(thread, None))))
-        )
+        is_whole = raw.hexists(keys.data_key, "@complete") or raw.zscore(keys.dirty, "d")
+        return bool(is_whole or not (self.is_being(thread, "put") or list(self.model.list(config(thread, None)))))
 
     def is_newest_in_hot(self, thread: str) -> bool:
         newest = [
@@ -225,24 +218,18 @@ class Interleaving:
         """Evict a clean thread from hot, unless a flusher or a deletion of runs is at work on it."""
         keys, raw = self.keyspace.tier_keys(thread), self.tiers.target.raw
         is_in_cold = raw.hexists(keys.data_key, "@cold_backed") and not raw.exists(keys.dirty)
-        if is_in_cold and not any(
-            one.thread == thread and one.what.startswith(("flush", "delete_for_runs")) for one in self.running
-        ):
+        if is_in_cold and not self.is_being(thread, "flush", "delete_for_runs"):
             self.say("forget", thread)
             self.tiers.evict(thread=thread)
+
+    def is_being(self, thread: str, *what: str) -> bool:
+        return any(one.thread == thread and one.what.startswith(what) for one in self.running)
 
     # -- operations
 
     def begin(self, thread: str) -> None:
-        kinds = (
-            ["before"] * 2
-            + ["put"] * 6
-            + ["writes"] * 4
-            + ["delete", "delete_run"]
-            + ["get"] * 3
-            + ["list"]
-            + ["flush"] * 6
-        )
+        kinds = ["before"] * 2 + ["put"] * 6 + ["writes"] * 4 + ["delete", "delete_run"]
+        kinds += ["get"] * 3 + ["list"] + ["flush"] * 6
         getattr(self, self.chance.choice(kinds))(thread)
 
     def start(
@@ -321,15 +308,11 @@ class Interleaving:
         self.write(method, thread, looking_first, happened)
 
     def calling(self, method: str, given: Any) -> tuple[Callable[[Any], Any], Callable[[], Any]]:
-        return (
-            lambda saver: getattr(operations, method)(saver, *given),
-            lambda: getattr(self.model, method)(*given),
-        )
+        return lambda saver: getattr(operations, method)(saver, *given), lambda: getattr(self.model, method)(*given)
 
     def writes(self, thread: str) -> None:
         found = self.some_newest(thread)
-        others = [one.what for one in self.running if one.thread == thread]
-        if not found or (self.writing[thread] and any(what.startswith(("put ", "delete")) for what in others)):
+        if not found or (self.writing[thread] and self.is_being(thread, "put ", "delete")):
             return
         channels = self.chance.choice([["x"], ["x", "y"], [INTERRUPT], ["x", INTERRUPT, "y"]])
         task = f"task {self.number}"
@@ -361,13 +344,10 @@ class Interleaving:
 
     def get(self, thread: str) -> None:
         found, ns = self.some_newest(thread), self.chance.choice(NAMESPACES)
-        where = found.config if found and self.chance.random() < 0.3 else config(thread, ns)
-        self.read(
-            "get_tuple",
-            thread,
-            lambda saver: operations.get_tuple(saver, where),
-            lambda: self.model.get_tuple(where),
-        )
+        self.read_at(found.config if found and self.chance.random() < 0.3 else config(thread, ns))
+
+    def read_at(self, where: Any) -> None:
+        self.read("get_tuple", where["configurable"]["thread_id"], *self.calling("get_tuple", (where,)))
 
     def list(self, thread: str) -> None:
         where = config(thread, None)
@@ -417,9 +397,8 @@ class Interleaving:
                 for name, found in (*answers, *((at, saver.get_tuple(where)) for at, saver in enumerate(self.savers))):
                     assert normal(found) == normal(expected), f"{name}: {short(found)} should be {short(expected)}"
             if thread in self.lost:
-                in_cold = {
-                    which: one for which, one in in_cold.items() if one.config["configurable"]["thread_id"] != thread
-                }
+                of_others = (one for one in in_cold.items() if one[1].config["configurable"]["thread_id"] != thread)
+                in_cold = dict(of_others)
                 continue
             for one in self.model.list(config(thread, None)):
                 found = in_cold.pop(one.checkpoint["id"], None)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.cases import case
-from tests.support.factories import chain, checkpoint, config
-from tests.support.methods import SAVER, methods_of
-from tests.support.tiering import BEHIND, DEAD, TABLES, Tiers, drained, locked
-from tests.support.uniform import Uniform
 
 from redis_saver import ColdTimeout, ThreadNotFound, TieredSaver
+from tests.support.cases import case
+from tests.support.factories import chain, config
+from tests.support.methods import SAVER, methods_of
+from tests.support.tiering import DEAD, TABLES, Tiers, both_modes, drained, id_of, locked, put_new
+from tests.support.uniform import Uniform
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tiered.md").read_text()
 COLUMN = {"new": 1, "dirty": 2, "clean": 2, "newest": 3, "absent": 4}
@@ -23,32 +23,18 @@ COLUMN = {"new": 1, "dirty": 2, "clean": 2, "newest": 3, "absent": 4}
 not in hot."""
 
 
-@asynccontextmanager
-async def owned(saver: Uniform, thread: str, **options: Any) -> AsyncIterator[None]:
-    owning = saver.saver.own(thread, **options)
-    if saver.native_async:
-        async with owning:
-            yield
-    else:
-        with owning:
-            yield
-
-
 class Talk:
     """A thread, and two savers: one over Postgres, and one over a cold saver that does not answer."""
 
     def __init__(self, thread: str, works: Uniform, dead: Uniform) -> None:
-        self.thread, self.works, self.dead = thread, works, dead
-        self.configs: list[Any] = []
-        self.ids = ["1", "2"]
+        self.thread, self.works, self.dead, self.ids = thread, works, dead, ["1", "2"]
 
     async def bring(self, tiers: Tiers, state: str) -> None:
         if state == "new":
             self.thread = await self.works.new_thread()
             return
         await self.works.get_tuple(config(self.thread))
-        self.configs = await chain(self.works, self.thread, 2, run_id="run")
-        self.ids = [each["configurable"]["checkpoint_id"] for each in self.configs]
+        self.ids = list(map(id_of, await chain(self.works, self.thread, 2, run_id="run")))
         if state != "dirty" and self.works.saver._context.flush_queue:
             await drained(self.works)
         if state in ("newest", "absent"):
@@ -59,19 +45,15 @@ class Talk:
     async def turn(self) -> None:
         """Write as a graph does: read the newest checkpoint, then put its child and pending writes."""
         parent = await self.dead.get_tuple(config(self.thread))
-        made = checkpoint({"n": 9}, {"n": f"{9:032}.x"})
-        where = parent.config if parent else config(self.thread)
-        stored = await self.dead.put(
-            where, made, {"source": "loop", "step": 9, "parents": {}}, made["channel_versions"]
-        )
+        stored = await put_new(self.dead, parent.config if parent else config(self.thread))
         await self.dead.put_writes(stored, [("n", 1)], "task")
 
     async def own(self) -> None:
-        async with owned(self.dead, self.thread):
+        async with self.dead.own(self.thread):
             pass
 
     async def roll_back(self) -> None:
-        async with owned(self.works, self.thread, run_id="run"), owned(self.dead, self.thread, on_busy="rollback"):
+        async with self.works.own(self.thread, run_id="run"), self.dead.own(self.thread, on_busy="rollback"):
             pass
 
 
@@ -112,10 +94,6 @@ def table() -> dict[str, list[str]]:
     return {call: [cell.strip() for cell in cells] for cells in rows for call in re.findall(r"`([^`]+)`", cells[0])}
 
 
-def needs(cell: str, mode: str, state: str) -> bool:
-    return {"–": False, "yes": True, "through": mode == "write-through", "clean": state == "clean"}[cell]
-
-
 def test_the_table_has_all_calls() -> None:
     methods = {name for name, method in methods_of(TieredSaver, twins=False).items() if method.is_counted}
     assert table().keys() == (methods | CALLS.keys() | {"setup"}) - PAUSES
@@ -123,18 +101,18 @@ def test_the_table_has_all_calls() -> None:
 
 @pytest.mark.also_on()
 @pytest.mark.by_turns
-@pytest.mark.parametrize("mode", ["write-through", "write-behind"])
+@both_modes
 @pytest.mark.parametrize("outage", ["raises", "hangs"])
-async def test_a_call_needs_cold_as_the_table_says(tiers: Tiers, mode: str, outage: str) -> None:
+async def test_a_call_needs_cold_as_the_table_says(tiers: Tiers, mode: dict[str, Any], outage: str) -> None:
     """Of calls that need cold, `test_hanging_cold.py` shows what they do while it hangs."""
-    settings, hangs = BEHIND if mode == "write-behind" else {}, outage == "hangs"
+    hangs = outage == "hangs"
     cold, error = (None, ColdTimeout) if hangs else (await tiers.dead_cold(), DEAD)
-    works, dead = await tiers.uniform(**settings), await tiers.uniform(cold=cold, **settings)
-    states = [state for state in COLUMN if state != "dirty" or mode == "write-behind"]
+    works, dead = await tiers.uniform(**mode), await tiers.uniform(cold=cold, **mode)
+    states = [state for state in COLUMN if state != "dirty" or mode]
     rows = {name: cells for name, cells in table().items() if name != "rotate_keys" or tiers.target.is_encrypted}
     for name, cells in rows.items():
         for state in states:
-            wanted = needs(cells[COLUMN[state]], mode, state)
+            wanted = {"–": False, "yes": True, "through": not mode, "clean": state == "clean"}[cells[COLUMN[state]]]
             if hangs and wanted:
                 continue
             with case(name, state):

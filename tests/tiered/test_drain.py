@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import os
-import time
 import warnings
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import psycopg
 import pytest
 import redis
-from tests.support.counting import load_scripts
-from tests.support.factories import checkpoint, config, ids
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import INTERRUPT
-from tests.support.proxy import Proxy, proxy, retrying  # noqa: F401
-from tests.support.tiering import BEHIND, FlakySaver, Tiers, drained, flushed_until, keys_of, plain, written
-from tests.support.uniform import Target, Uniform
-from tests.support.wrappers import Around, asked, ran, script_of
 
 from redis_saver import BacklogWarning, KeyConflict
 from redis_saver._checkpoint import scripts as checkpoint_scripts
-from redis_saver._engine.scripts import Script
-from redis_saver._tiered import scripts
 from redis_saver._engine.requests import Call
 from redis_saver._engine.runner import Driver
-from redis_saver._tiered import context
-from redis_saver._tiered import backlog, flush_queue
-from redis_saver._tiered import workers, flushing
+from redis_saver._engine.scripts import Script
+from redis_saver._tiered import backlog, flush_queue, flushing, scripts, workers
 from redis_saver._tiered.requests import ColdCall
+from tests.support.counting import load_scripts
+from tests.support.factories import config, ids
+from tests.support.growing import until
+from tests.support.proxy import Proxy, proxy, retrying  # noqa: F401
+from tests.support.tiering import BEHIND, LATEST, FlakySaver, Tiers, drained, flushed_until
+from tests.support.tiering import id_of, keys_of, new, put_new, written
+from tests.support.uniform import Block, Uniform
+from tests.support.wrappers import Around, asked, elsewhere, ran, script_of
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 
+REPLY, REQUEST = "reply lost", "request lost"
 QUICK: dict[str, Any] = {"mode": "write-behind", "flush_interval": 0.02}
 SOON = 15.0
 """Seconds: longer than any step here, and shorter than any lease."""
@@ -43,17 +44,6 @@ SOON = 15.0
 @pytest.fixture
 def quick(monkeypatch: Any) -> None:
     monkeypatch.setattr(backlog, "SCAN_INTERVAL", 0.1)
-
-
-async def until(done: Callable[[], Awaitable[Any]], seconds: float = SOON) -> None:
-    began = time.monotonic()
-    while not await done():
-        assert time.monotonic() - began < seconds
-        await asyncio.sleep(0.02)
-
-
-async def closed(saver: Any, timeout: float = 10.0) -> int:
-    return int(await (saver.aclose(timeout) if hasattr(saver, "aclose") else asyncio.to_thread(saver.close, timeout)))
 
 
 class Queue:
@@ -70,16 +60,13 @@ class Queue:
 
     def lose(self, script: Script, how: str) -> None:
         marker = b"EVALSHA\r\n$40\r\n" + script.sha.encode()
-        (self.proxy.lose_reply if how == "reply lost" else self.proxy.drop_request)(marker)
+        (self.proxy.lose_reply if how == REPLY else self.proxy.drop_request)(marker)
 
     def held(self) -> list[bytes]:
         """Keys of leases, write intents and backlogs that are left."""
-        raw = self.tiers.target.raw
-        return [
-            key
-            for key in self.tiers.target.keys()
-            if key.endswith((b":dirty", b":intents")) or (key.endswith(b":flush") and raw.hget(key, "token"))
-        ]
+        keys, raw = self.tiers.target.keys(), self.tiers.target.raw
+        flushing_now = [key for key in keys if key.endswith(b":flush") and raw.hget(key, "token")]
+        return [*flushing_now, *(key for key in keys if key.endswith((b":dirty", b":intents")))]
 
 
 @pytest.fixture
@@ -90,38 +77,26 @@ def beyond(tiers: Tiers, proxy: Proxy) -> Queue:
 async def again(act: Callable[[], Awaitable[Any]]) -> Any:
     """Call `act`, and repeat it after a connection error."""
     for _ in range(3):
-        try:
+        with contextlib.suppress(redis.ConnectionError):
             return await act()
-        except redis.ConnectionError:
-            pass
     raise AssertionError
-
-
-def following(number: int, **metadata: Any) -> Any:
-    one = checkpoint({"n": [number]}, {"n": f"{number:032}.1"})
-    return one, metadata, one["channel_versions"]
 
 
 async def everything(tiers: Tiers, behind: Uniform, through: Uniform) -> dict[str, set[str]]:
     """Use each script over two tiers once. Return the ids of the checkpoints that cold must have, by thread."""
-    expected: dict[str, set[str]] = {}
-    found = await written(await tiers.uniform(**BEHIND), "left")  # by a process that is gone
-    expected["left"] = {one["configurable"]["checkpoint_id"] for one in found}
+    expected = defaultdict[str, set[str]](set)
+    expected["left"] = set(map(id_of, await written(await tiers.uniform(**BEHIND), "left")))  # by one that is gone
 
     async def put(uniform: Uniform, where: Any, number: int, **metadata: Any) -> Any:
-        given = following(number, **metadata)
-        stored = await again(lambda: uniform.put(where, *given))
-        expected.setdefault(where["configurable"]["thread_id"], set()).add(given[0]["id"])
+        made = new(number)
+        stored = await again(lambda: uniform.put(where, made, metadata, made["channel_versions"]))
+        expected[where["configurable"]["thread_id"]].add(made["id"])
         return stored
 
     async def settled(thread: str) -> None:
-        async def is_clean() -> bool:
-            return not tiers.target.raw.exists(keys_of(tiers, thread).dirty)
+        await until(lambda: not tiers.target.raw.exists(keys_of(tiers, thread).dirty), SOON)
 
-        await until(is_clean)
-
-    await tiers.target.uniform().put(config("old"), *following(1))
-    expected["old"] = {found.checkpoint["id"] for found in await tiers.target.uniform().list(config("old"))}
+    await put(tiers.target.uniform(), config("old"), 1)
     assert len(await again(lambda: through.list(config("old")))) == 1
 
     await again(lambda: behind.get_tuple(config("thread")))
@@ -141,14 +116,12 @@ async def everything(tiers: Tiers, behind: Uniform, through: Uniform) -> dict[st
     for uniform, thread in ((behind, "deleted"), (through, "erased")):
         await put(uniform, config(thread), 1)
         await again(lambda uniform=uniform, thread=thread: uniform.delete_thread(thread))
-        expected[thread] = set()
+        expected[thread].clear()
     one = await put(behind, config("run"), 1, run_id="run-8")
-    gone = expected["run"]
     await put(behind, one, 2, run_id="run-9")
     await settled("run")
     await again(lambda: behind.delete_for_runs(["run-9"]))
-    newest = max(gone)
-    gone.remove(newest)
+    expected["run"] = {id_of(one)}
     return expected
 
 
@@ -159,9 +132,6 @@ USED = {
     and name.lower() in """get begin_intent end_intent enroll repair put_through put_writes_through put_behind put_writes_behind
     put_tombstone erase claim ack backlog_stats publish report_backlog publish_backlog fill_lease fill has_runs""".split()
 }  # fmt: skip
-
-
-REPLY, REQUEST = "reply lost", "request lost"
 
 
 @pytest.mark.parametrize(
@@ -186,9 +156,9 @@ async def test_cold_catches_up_after_any_lost_message(beyond: Queue, quick: None
         return beyond.proxy.lost == 1 and found == expected and not beyond.held()
 
     try:
-        await until(is_there)
+        await until(is_there, SOON)
     finally:
-        await closed(behind.saver)
+        await behind.close(10.0)
 
 
 # -- claims
@@ -233,7 +203,8 @@ async def test_a_flusher_stopped_before_cold_resumes_its_claim(tiers: Tiers) -> 
     await written(uniform)
     (await stopped(tiers, uniform, scripts.CLAIM)).close()
     assert await flushed(tiers, other) is None
-    assert (await flushed(tiers, uniform)).left == 0
+    done = await flushed(tiers, uniform)
+    assert (done.brought, done.left, list(done.failed)) == (6, 0, [])
 
 
 async def test_a_flusher_stopped_during_a_cold_call_waits_for_the_lease(tiers: Tiers) -> None:
@@ -265,8 +236,7 @@ async def test_two_workers_of_a_process_never_share_a_claim(tiers: Tiers) -> Non
 
 async def test_a_failed_ack_releases_the_claim(tiers: Tiers) -> None:
     """Cold may have half of the thread. The next flusher learns that, and coalesces nothing."""
-    settings = {**BEHIND, "cold_history": "latest"}
-    uniform, other, cold = await tiers.uniform(**settings), await tiers.uniform(**settings), await tiers.cold_uniform()
+    uniform, other, cold = await tiers.uniform(**LATEST), await tiers.uniform(**LATEST), await tiers.cold_uniform()
     made = await written(uniform)
     with pytest.raises(redis.ConnectionError):
         await flushed(tiers, uniform, fails=scripts.ACK)
@@ -279,7 +249,7 @@ async def test_a_claim_with_nothing_due_is_released(tiers: Tiers) -> None:
     flaky = FlakySaver(await tiers.cold())
     uniform, other = await tiers.uniform(cold=flaky.wrap(), **BEHIND), await tiers.uniform(**BEHIND)
     await uniform.get_tuple(config())
-    await uniform.put(config(), *following(1))
+    await put_new(uniform)
     flaky.fail = {"put"}
     assert (await flushed(tiers, uniform)).left == 1
     (await stopped(tiers, other, scripts.CLAIM)).close()  # nothing is due
@@ -304,24 +274,27 @@ async def test_a_claim_blocked_by_a_writer_is_released(tiers: Tiers) -> None:
     assert (await flushed(tiers, other)).left == 0
 
 
-async def test_a_lost_ack_is_repeated(tiers: Tiers) -> None:
-    """So a late flusher, which may have damaged cold, learns that it was late."""
+@pytest.mark.parametrize("ack", ["arrives", "is lost"])
+async def test_older_writes_of_a_late_flusher_are_repaired(tiers: Tiers, ack: str) -> None:
+    """A lost acknowledgement is repeated, so the flusher learns that it was late, and may have damaged cold."""
     uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
     last = (await written(uniform))[-1]
     late = await stopped(tiers, uniform)
     tiers.later(flushing.FLUSH_LEASE)
     await other.put_writes(last, [(INTERRUPT, ["newer"])], "task-c", "path-0")
     await drained(other)
-    request, has_failed = late.send(None), False
+    request, loses = late.send(None), ack == "is lost"
     with pytest.raises(StopIteration):
         while True:
-            if script_of(request) is scripts.ACK and not has_failed:
-                has_failed, request = True, late.throw(redis.ConnectionError("on purpose"))
+            if script_of(request) is scripts.ACK and loses:
+                loses, request = False, late.throw(redis.ConnectionError("on purpose"))
             else:
                 request = late.send(await asked(uniform, request))
     assert ("task-c", INTERRUPT, ["wait"]) in (await cold.get_tuple(config())).pending_writes
+    assert tiers.target.raw.zcard(keys_of(tiers).dirty) > 0
     await drained(other)
     assert ("task-c", INTERRUPT, ["newer"]) in (await cold.get_tuple(config())).pending_writes
+    assert (await cold.get_tuple(config())).pending_writes == (await other.get_tuple(config())).pending_writes
 
 
 # -- scans of all keys
@@ -402,12 +375,11 @@ async def test_a_write_that_fails_before_cold_removes_its_intent(tiers: Tiers) -
 
 async def test_a_failed_run_deletion_leaves_no_intent(tiers: Tiers) -> None:
     """The run is in two threads, and another program overwrote a key of the second."""
-    uniform = await tiers.uniform(**BEHIND)
+    uniform, index = await tiers.uniform(**BEHIND), keys_of(tiers, "two").index_key
     for thread in ("one", "two"):
         await uniform.get_tuple(config(thread))
-        await uniform.put(config(thread), *following(1, run_id="run"))
+        await put_new(uniform, config(thread), run_id="run")
     await drained(uniform)
-    index = keys_of(tiers, "two").index_key
     tiers.target.raw.delete(index)
     tiers.target.raw.set(index, "somebody else's")
     with pytest.raises(KeyConflict):
@@ -418,37 +390,25 @@ async def test_a_failed_run_deletion_leaves_no_intent(tiers: Tiers) -> None:
 # -- drains
 
 
-def down() -> Any:
+class Down(InMemorySaver):
     """A cold saver whose calls all fail from the first write on, while `is_down`."""
 
-    class Down(InMemorySaver):
-        is_down, was_written = True, False
+    is_down, was_written = True, False
 
-        def _answer(self, name: str, *args: Any) -> Any:
-            self.was_written |= name != "get_tuple"
-            if self.is_down and self.was_written:
-                raise psycopg.OperationalError("no\nserver here")
-            return getattr(super(), name)(*args)
+    def answer(self, name: str, *args: Any) -> Any:
+        self.was_written |= name != "get_tuple"
+        if self.is_down and self.was_written:
+            raise psycopg.OperationalError("no\nserver here")
+        return getattr(super(), name)(*args)
 
-        def get_tuple(self, *args: Any) -> Any:
-            return self._answer("get_tuple", *args)
+    def get_tuple(self, *args: Any) -> Any:
+        return self.answer("get_tuple", *args)
 
-        def put(self, *args: Any) -> Any:
-            return self._answer("put", *args)
+    def put(self, *args: Any) -> Any:
+        return self.answer("put", *args)
 
-        def put_writes(self, *args: Any) -> Any:
-            return self._answer("put_writes", *args)
-
-        async def aget_tuple(self, *args: Any) -> Any:
-            return self.get_tuple(*args)
-
-        async def aput(self, *args: Any) -> Any:
-            return self.put(*args)
-
-        async def aput_writes(self, *args: Any) -> Any:
-            return self.put_writes(*args)
-
-    return Down()
+    def put_writes(self, *args: Any) -> Any:
+        return self.answer("put_writes", *args)
 
 
 async def test_leaving_a_with_block_warns_about_a_backlog(tiers: Tiers, caplog: Any) -> None:
@@ -456,19 +416,21 @@ async def test_leaving_a_with_block_warns_about_a_backlog(tiers: Tiers, caplog: 
     caplog.set_level(logging.WARNING, "redis_saver")
 
     async def leave(thread: str, error: Exception | None = None) -> None:
-        saver = await tiers.saver(cold=down(), **QUICK)
-        closes, name = saver.aclose if tiers.native_async else saver.close, "aclose" if tiers.native_async else "close"
-        setattr(saver, name, lambda: closes(0.2))
+        uniform = await tiers.uniform(cold=Down(), **QUICK)
+        saver, name = uniform.saver, "aclose" if tiers.native_async else "close"
+        setattr(saver, name, partial(getattr(saver, name), 0.2))
+
+        async def act() -> None:
+            await written(uniform, thread)
+            if error:
+                raise error
+
         if tiers.native_async:
             async with saver:
-                await written(Uniform(saver), thread)
-                if error:
-                    raise error
+                await act()
         else:
             with saver:
-                await written(Uniform(saver), thread)
-                if error:
-                    raise error
+                await act()
 
     with pytest.warns(BacklogWarning, match=r"6 records of 1 threads .*OperationalError: no server here") as caught:
         await leave("one")
@@ -481,46 +443,33 @@ async def test_leaving_a_with_block_warns_about_a_backlog(tiers: Tiers, caplog: 
 
 
 async def test_leaving_a_with_block_is_silent_after_a_full_flush(tiers: Tiers, caplog: Any) -> None:
-    saver = await tiers.saver(**QUICK)
+    uniform = await tiers.uniform(**QUICK)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        if tiers.native_async:
-            async with saver:
-                await written(Uniform(saver))
-        else:
-            with saver:
-                await written(Uniform(saver))
+        async with Block(uniform.saver, tiers.native_async):
+            await written(uniform)
     assert caplog.records == []
 
 
-async def test_leaving_a_with_block_without_hot_raises_and_logs(tiers: Tiers, caplog: Any) -> None:
-    for error in (None, ZeroDivisionError()):
-        saver = await tiers.saver(**QUICK)
-        with pytest.raises(redis.ConnectionError if error is None else ZeroDivisionError):
-            if tiers.native_async:
-                async with saver:
-                    tiers.fails(Uniform(saver))
-                    if error:
-                        raise error
-            else:
-                with saver:
-                    tiers.fails(Uniform(saver))
-                    if error:
-                        raise error
-    assert "it is not known whether cold has everything" in caplog.text
+@pytest.mark.parametrize("error", [None, ZeroDivisionError()], ids=["end", "error"])
+async def test_leaving_a_with_block_without_hot_raises_and_logs(tiers: Tiers, caplog: Any, error: Any) -> None:
+    uniform = await tiers.uniform(**QUICK)
+    with pytest.raises(redis.ConnectionError if error is None else ZeroDivisionError):
+        async with Block(uniform.saver, tiers.native_async):
+            tiers.fails(uniform)
+            if error:
+                raise error
+    assert ("it is not known whether cold has everything" in caplog.text) == (error is not None)
 
 
 async def test_an_outage_is_logged_once_and_so_is_its_end(tiers: Tiers, caplog: Any) -> None:
     caplog.set_level(logging.WARNING, "redis_saver")
-    cold = down()
+    cold = Down()
     uniform = await tiers.uniform(cold=cold, **BEHIND)
     for thread in range(4):
         await written(uniform, f"{thread}")
-    for _ in range(3):
-        before = uniform.saver.stats().tiers.unreachable
-        assert (
-            await flushed_until(uniform, lambda _, before=before: uniform.saver.stats().tiers.unreachable > before) > 0
-        )
+    for failures in (1, 2, 3):
+        assert await flushed_until(uniform, lambda _: uniform.saver.stats().tiers.unreachable >= failures) > 0  # noqa: B023
     assert (uniform.saver.stats().tiers.refused, uniform.saver.stats().tiers.set_aside) == (0, 0)
     assert [one.getMessage() for one in caplog.records] == [
         "the flusher does not reach both servers, and keeps trying: OperationalError: no server here"
@@ -533,21 +482,17 @@ async def test_an_outage_is_logged_once_and_so_is_its_end(tiers: Tiers, caplog: 
 
 async def test_a_broken_connection_does_not_count_as_refusal(tiers: Tiers, caplog: Any) -> None:
     """Cold answers on another connection, so the flusher repeats the record at once."""
-    flaky, broken = FlakySaver(await tiers.cold()), list[str]()
+    flaky = FlakySaver(await tiers.cold())
     uniform = await tiers.uniform(cold=flaky.wrap(), **BEHIND)
     await written(uniform)
-    note = flaky._note
 
-    def breaks(method: str) -> None:
-        if method == "put" and not broken:
-            broken.append(method)
-            raise psycopg.OperationalError("the connection is lost")
-        note(method)
+    async def breaks() -> None:
+        raise psycopg.OperationalError("the connection is lost")
 
-    flaky._note = breaks  # type: ignore[method-assign]
+    flaky.before["put"] = breaks if tiers.native_async else lambda: elsewhere(breaks)
     await drained(uniform)
     stats = uniform.saver.stats().tiers
-    assert broken and (stats.refused, stats.unreachable, stats.set_aside) == (0, 0, 0)
+    assert not flaky.before and (stats.refused, stats.unreachable, stats.set_aside) == (0, 0, 0)
     assert caplog.records == []
 
 
@@ -559,33 +504,30 @@ async def test_a_refused_record_does_not_count_as_outage(tiers: Tiers, caplog: A
     for thread in range(4):
         await written(uniform, f"{thread}")
     flaky.fail = {"put"}
-    assert await uniform.flush(timeout=3) >= 8
-    stats = uniform.saver.stats().tiers
-    assert stats.set_aside >= 8 and stats.unreachable == 0
+    assert await flushed_until(uniform, lambda _: uniform.saver.stats().tiers.set_aside >= 8) >= 8
+    assert uniform.saver.stats().tiers.unreachable == 0
     assert sorted(one.getMessage().partition(",")[0] for one in caplog.records) == [
         f"cold refused a record of thread '{thread}'" for thread in range(4)
     ]
 
 
-async def test_a_refused_record_is_logged_once(tiers: Tiers, caplog: Any) -> None:
+async def test_a_refused_record_is_set_aside_and_logged_once(tiers: Tiers, caplog: Any) -> None:
+    """Its error has a lone surrogate."""
     caplog.set_level(logging.WARNING, "redis_saver")
 
     class Refuses(InMemorySaver):
-        def put_writes(self, *_: Any, **__: Any) -> None:
-            raise ValueError("no such writes")
-
-        async def aput_writes(self, *_: Any, **__: Any) -> None:
-            self.put_writes()
+        def put_writes(self, *_: Any) -> None:
+            raise ValueError("caf\udce9: no such writes")
 
     uniform = await tiers.uniform(cold=Refuses(), **BEHIND)
     await uniform.get_tuple(config("a\nb"))
-    last = await uniform.put(config("a\nb"), *following(1))
-    await uniform.put_writes(last, [("n", 1)], "task")
+    await uniform.put_writes(await put_new(uniform, config("a\nb")), [("n", 1)], "task")
     for brought in (1, 0, 0):
         assert await ran(uniform, workers.flush_some(uniform.saver._context, "a\nb", at_once=True)) == brought
-    assert [one.getMessage() for one in caplog.records] == [
-        "cold refused a record of thread 'a\\nb', which is retried: ValueError: no such writes"
-    ]
+    (message,) = [one.getMessage() for one in caplog.records]
+    assert message.startswith("cold refused a record of thread 'a\\nb', which is retried: ValueError: caf")
+    assert message.endswith(": no such writes")
+    assert await flushed_until(uniform, lambda _: uniform.saver.stats().tiers.set_aside) == 1
 
 
 @pytest.mark.parametrize(
@@ -619,11 +561,14 @@ async def test_a_cancelled_drain_claims_nothing_more(tiers: Tiers) -> None:
     uniform = await tiers.uniform(cold=flaky.wrap(), **BEHIND, flush_workers=1)
     for thread in ("one", "two", "three"):
         await uniform.get_tuple(config(thread))
-        await uniform.put(config(thread), *following(1))
+        await put_new(uniform, config(thread))
 
     async def hang() -> None:
         begun.set()
         await go_on.wait()
+
+    def dirty() -> int:
+        return sum(key.endswith(b":dirty") for key in tiers.target.keys())
 
     flaky.before["put"] = hang
     drain = asyncio.create_task(uniform.flush())
@@ -632,10 +577,9 @@ async def test_a_cancelled_drain_claims_nothing_more(tiers: Tiers) -> None:
     with pytest.raises(asyncio.CancelledError):
         await drain
     go_on.set()
-    while len(dirty := [key for key in tiers.target.keys() if key.endswith(b":dirty")]) > 2:
-        await asyncio.sleep(0.01)
+    await until(lambda: dirty() <= 2)
     await asyncio.sleep(0.1)
-    assert len(dirty) == len([key for key in tiers.target.keys() if key.endswith(b":dirty")]) == 2
+    assert dirty() == 2
     await drained(uniform)
 
 

@@ -2,74 +2,58 @@
 
 from __future__ import annotations
 
-import asyncio
 import operator
 import random
 import sys
 import threading
 from collections import Counter, defaultdict
+from collections.abc import Callable
+from functools import wraps
 from typing import Annotated, Any
 
 import pytest
-from tests.support.factories import checkpoint, config
+import tiered_operations as operations
 from interleaving import Interleaving
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.serde.types import INTERRUPT
 from langgraph.graph import START, StateGraph
-from langgraph.types import Command as Resume
-from langgraph.types import Send, interrupt
-from tests.support.seeds import seeds_and_slow, targets
-from tests.support.sharing import text
-from tests.support.tiering import BEHIND, Tiers, between, drained, keys_of, mark_new
+from langgraph.types import Command as Resume, Send, interrupt
 from typing_extensions import TypedDict
-from tests.support.uniform import Target
-from tests.support.wrappers import Around, script_of
 
 from redis_saver import TieredSaver
-from redis_saver._tiered import scripts
 from redis_saver._engine.requests import Sleep
-import tiered_operations as operations
-from redis_saver._tiered import flushing
-
-MODES = pytest.mark.parametrize("mode", ["write-through", "write-behind"])
-
-
-def settings_of(mode: str) -> dict[str, Any]:
-    return BEHIND if mode == "write-behind" else {}
-
-
-def numbered(number: int) -> Any:
-    return checkpoint({"n": [number]}, {"n": f"{number:032}.1"})
-
+from redis_saver._tiered import flushing, scripts
+from tests.support.factories import checkpoint, config
+from tests.support.seeds import seeds_and_slow, targets
+from tests.support.sharing import text
+from tests.support.talking import call_graph, joined
+from tests.support.tiering import BEHIND, VERSIONS, Tiers, between, both_modes, drained
+from tests.support.tiering import keys_of, mark_new, new, put_new, only_in_cold
+from tests.support.wrappers import Around, script_of
 
 # -- by hand
 
 
-@MODES
+@both_modes
 @pytest.mark.parametrize("before", [0, 1], ids=["first checkpoint", "second checkpoint"])
-async def test_early_writes_survive_if_only_cold_has_them(tiers: Tiers, mode: str, before: int) -> None:
+async def test_early_writes_survive_if_only_cold_has_them(tiers: Tiers, mode: dict[str, Any], before: int) -> None:
     """Hot loses the thread after the flush, and another process fills it before the checkpoint arrives."""
-    uniform, reader = await tiers.uniform(**settings_of(mode)), await tiers.uniform(**settings_of(mode))
-    cold = await tiers.cold_uniform()
-    where = config()
-    await uniform.get_tuple(where)
-    for number in range(before):
-        first = numbered(number)
-        where = await uniform.put(where, first, {}, first["channel_versions"])
-    second = numbered(7)
+    uniform, reader, cold = await tiers.uniform(**mode), await tiers.uniform(**mode), await tiers.cold_uniform()
+    await uniform.get_tuple(config())
+    where = await put_new(uniform, number=1) if before else config()
+    second = new()
     coming = config("thread", "", second["id"])
     await uniform.put_writes(coming, [("n", [1])], "task-a")
-    await drained(uniform)
-    tiers.evict()
+    await only_in_cold(tiers, uniform)
     await reader.get_tuple(config())
     await uniform.put_writes(coming, [(INTERRUPT, ["?"])], "task-b")
-    await uniform.put(where, second, {}, second["channel_versions"])
-    for each in (uniform, reader, await tiers.uniform(**settings_of(mode)), cold):
+    await uniform.put(where, second, {}, VERSIONS)
+    for each in (uniform, reader, await tiers.uniform(**mode), cold):
+        if each is cold:
+            await drained(uniform)
         for place in (config(), coming):
-            if each is cold:
-                await drained(uniform)
             found = await each.get_tuple(place)
             assert found.checkpoint["id"] == second["id"]
             assert sorted(found.pending_writes) == [("task-a", "n", [1]), ("task-b", INTERRUPT, ["?"])]
@@ -102,7 +86,7 @@ class Supersteps(Interleaving):
         ahead = self.ahead[thread, ns]
         if len(ahead) < self.MOST_AHEAD and not self.is_being(thread, "delete"):
             if not ahead and self.chance.random() < 0.8:
-                self.read_newest(thread, ns)
+                self.read_at(config(thread, ns))
             ahead.append(self.following(thread, ns, ahead[-1] if ahead else None))
 
     def following(self, thread: str, ns: str, last: Any) -> tuple[Any, ...]:
@@ -151,20 +135,11 @@ class Supersteps(Interleaving):
         """Return a value that often shares chunks with another one."""
         return self.chance.choice(["", "", *LONG])
 
-    def is_being(self, thread: str, what: str) -> bool:
-        return any(one.thread == thread and one.what.startswith(what) for one in self.running)
-
     def delete(self, thread: str) -> None:
         if self.is_only_being_deleted(thread):
             super().delete(thread)
             for ns in ("", "sub"):
                 self.ahead[thread, ns].clear()
-
-    def read_newest(self, thread: str, ns: str) -> None:
-        where = config(thread, ns)
-        self.read(
-            "get_tuple", thread, lambda saver: operations.get_tuple(saver, where), lambda: self.model.get_tuple(where)
-        )
 
     def deltas(self, thread: str) -> None:
         """Read the history of a channel that has no value in any checkpoint."""
@@ -186,10 +161,6 @@ class Supersteps(Interleaving):
         super().check_all()
 
 
-async def play(tiers: Tiers, seed: int, processes: list[dict[str, Any]], history: str = "all") -> None:
-    await Supersteps(tiers, seed, processes, history).run(800)
-
-
 @pytest.mark.also_on(cluster="async")
 @pytest.mark.parametrize("last", ["put", "put_writes"])
 @pytest.mark.parametrize("empty", ["new", "filled"])
@@ -197,7 +168,7 @@ async def test_a_write_that_hot_lost_during_another_is_read_from_cold(tiers: Tie
     """The last writer knows that the thread was empty, but not that hot has lost what another one wrote since."""
     uniform, other = await tiers.uniform(), await tiers.uniform()
     mark_new(tiers, "thread") if empty == "new" else await uniform.get_tuple(config())
-    one = checkpoint({"n": [1]}, {"n": f"{1:032}.1"})
+    one = new()
     where = config("thread", "", one["id"])
 
     async def early() -> None:
@@ -207,7 +178,7 @@ async def test_a_write_that_hot_lost_during_another_is_read_from_cold(tiers: Tie
     between(uniform, scripts.PUT_THROUGH if last == "put" else scripts.PUT_WRITES_THROUGH, early)
     if last == "put_writes":
         await uniform.put_writes(where, [("n", 8)], "last")
-    await uniform.put(config(), one, {}, one["channel_versions"])
+    await uniform.put(config(), one, {}, VERSIONS)
     expected = [("early", "n", 7), ("last", "n", 8)][: 1 if last == "put" else 2]
     for saver in (await tiers.uniform(), uniform):
         assert [found.pending_writes for found in await saver.list(config())] == [expected]
@@ -221,78 +192,60 @@ async def test_a_write_that_hot_lost_during_another_is_read_from_cold(tiers: Tie
 @pytest.mark.parametrize("seed", seeds_and_slow(range(2), range(2, 60)))
 async def test_random_supersteps_match_the_model(tiers: Tiers, seed: int, history: str) -> None:
     behind = {**BEHIND, "cold_history": history}
-    await play(tiers, seed, [behind, behind, {}], history)
+    await Supersteps(tiers, seed, [behind, behind, {}], history).run(800)
 
 
 # -- graphs
 
 
-def joined(now: list[str] | None, new: list[list[str]]) -> list[str]:
-    return [*(now or []), *(each for some in new for each in some)]
-
-
 Delta = Annotated[list[str], DeltaChannel(joined, snapshot_frequency=7)]
 
 
-class Answer(TypedDict):
-    answer: str
-
-
-class Inner(Answer):
-    of: str
-    thoughts: Delta
-
-
-class Seen(TypedDict):
-    seen: str
-
-
-class Memory(Seen):
-    of: str
-    memory: Delta
-
-
-class Outer(TypedDict):
-    of: str
-    notes: Delta
-    log: Annotated[list[str], operator.add]
-    answer: str
-    seen: str
-
-
-class Part(TypedDict):
-    of: str
-    number: int
+Answer = TypedDict("Answer", {"answer": str})
+Inner = TypedDict("Inner", {"answer": str, "of": str, "thoughts": Delta})
+Seen = TypedDict("Seen", {"seen": str})
+Memory = TypedDict("Memory", {"seen": str, "of": str, "memory": Delta})
+Part = TypedDict("Part", {"of": str, "number": int})
+Log = Annotated[list[str], operator.add]
+Outer = TypedDict("Outer", {"of": str, "notes": Delta, "log": Log, "answer": str, "seen": str})
 
 
 def talking(ran: Counter[str]) -> StateGraph[Any]:
     """Build a graph with parallel tasks, a subgraph that interrupts, and one with a memory. `ran` counts node runs."""
 
+    def counted(node: Callable[[Any], Any]) -> Any:
+        @wraps(node)
+        def run(state: Any) -> Any:
+            ran[f"{node.__name__} {state['of']} {state.get('number')}"] += 1
+            return node(state)
+
+        return run
+
+    @counted
     def first(state: Outer) -> dict[str, Any]:
-        ran[f"first {state['of']}"] += 1
         return {"notes": [f"first {state['of']}"]}
 
+    @counted
     def part(state: Part) -> dict[str, Any]:
-        ran[f"part {state}"] += 1
         return {"log": [f"{state['number']} {state['of']}"], "notes": [f"part {state['number']}"]}
 
+    @counted
     def last(state: Outer) -> dict[str, Any]:
-        ran[f"last {state['of']}"] += 1
         return {"notes": [f"last {len(state['notes'])}, heard {state['answer']}, seen {state['seen']}"]}
 
+    @counted
     def think(state: Inner) -> dict[str, Any]:
-        ran[f"think {state['of']}"] += 1
         return {"thoughts": [f"think {state['of']}"]}
 
     def ask(state: Inner) -> dict[str, Any]:
         return {"answer": interrupt(f"sure of {state['thoughts'][-1]}?"), "thoughts": ["asked"]}
 
+    @counted
     def end(state: Inner) -> dict[str, Any]:
-        ran[f"end {state['of']}"] += 1
         return {"thoughts": [f"end {len(state['thoughts'])}"]}
 
+    @counted
     def remember(state: Memory) -> dict[str, Any]:
-        ran[f"remember {state['of']}"] += 1
         return {"memory": [state["of"]], "seen": f"{len(state['memory'])} before {state['of']}"}
 
     def fan_out(state: Outer) -> list[Any]:
@@ -348,10 +301,10 @@ class Loses:
                 self.lost += bool(self._raw.eval(REMOVE_IF_CLEAN, 3, index, data, dirty))
 
 
-async def talk(tiers: Tiers, mode: str, durability: Any, turns: int, chance: random.Random) -> int:
+async def talk(tiers: Tiers, mode: dict[str, Any], durability: Any, turns: int, chance: random.Random) -> int:
     """Run turns on two savers and in memory. Return how often hot lost the thread."""
     counts, model = (Counter[str](), Counter[str]()), InMemorySaver()
-    savers = [await tiers.saver(**settings_of(mode)) for _ in range(2)]
+    savers = [await tiers.saver(**mode) for _ in range(2)]
     with PostgresSaver.from_conn_string(tiers.url) as cold:
         loses = Loses(tiers, cold, chance)
         for saver in savers:
@@ -362,21 +315,17 @@ async def talk(tiers: Tiers, mode: str, durability: Any, turns: int, chance: ran
             graph = talking(counts[0]).compile(checkpointer=chance.choice(savers))
             loses.share = chance.choice([0.05, 0.2, 0.5])
             given = Resume(resume=f"yes {turn}") if is_asked else {"of": f"turn {turn}"}
-            answers = [await run(tiers, each, given, durability) for each in (graph, expecting)]
+            answers = [await run(each, given, durability) for each in (graph, expecting)]
             assert answers[0] == answers[1], turn
             assert counts[0] == counts[1], turn
             is_asked = "__interrupt__" in answers[1][0]
         return loses.lost
 
 
-async def run(tiers: Tiers, graph: Any, given: Any, durability: Any) -> tuple[Any, ...]:
+async def run(graph: Any, given: Any, durability: Any) -> tuple[Any, ...]:
     """Run a turn. Return the answer and the stored state, without random ids."""
-    if tiers.native_async:
-        answer = await graph.ainvoke(given, config(), durability=durability)
-        state = await graph.aget_state(config(), subgraphs=True)
-    else:
-        answer = await asyncio.to_thread(graph.invoke, given, config(), durability=durability)
-        state = await asyncio.to_thread(graph.get_state, config(), subgraphs=True)
+    answer = await call_graph(graph, "invoke", given, config(), durability=durability)
+    state = await call_graph(graph, "get_state", config(), subgraphs=True)
     if interrupts := answer.get("__interrupt__"):
         answer = {**answer, "__interrupt__": [one.value for one in interrupts]}
     return answer, *seen_in(state)
@@ -388,17 +337,17 @@ def seen_in(state: Any) -> Any:
     return state.values, state.next, tasks, inside
 
 
+ALSO_SLOW = [("behind", "sync"), ("through", "async"), ("behind", "exit")]
+
+
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="interrupt() in asyncio tasks needs Python 3.11, says LangGraph")
 @pytest.mark.random
 @pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
 @pytest.mark.parametrize(
     ("mode", "durability"),
     [
-        *(("write-through", "sync"), ("write-behind", "async"), ("write-through", "exit")),
-        *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in (("write-behind", "sync"), ("write-through", "async"), ("write-behind", "exit"))
-        ),
+        *(("through", "sync"), ("behind", "async"), ("through", "exit")),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in ALSO_SLOW),
     ],
 )
 @pytest.mark.parametrize("seed", seeds_and_slow(range(1), range(1, 20)))
@@ -407,4 +356,5 @@ async def test_graphs_match_the_model_while_hot_loses_the_thread(
     tiers: Tiers, mode: str, durability: str, seed: int
 ) -> None:
     """No finished node runs again, and no interrupt or entry of a `DeltaChannel` is lost."""
-    assert await talk(tiers, mode, durability, 16, random.Random(f"{seed} {durability}")) > 8
+    settings, chance = BEHIND if mode == "behind" else {}, random.Random(f"{seed} {durability}")
+    assert await talk(tiers, settings, durability, 16, chance) > 8

@@ -8,35 +8,21 @@ from typing import Any
 import psycopg
 import pytest
 import redis
-from tests.support.factories import config
+import tiered_operations as operations
 from interleaving import UnderWay
 from langgraph.checkpoint.serde.types import INTERRUPT
-from tests.support.tiering import (
-    BEHIND,
-    VERSIONS,
-    FlakySaver,
-    Tiers,
-    between,
-    drained,
-    keys_of,
-    new,
-    plain,
-    two_runs,
-    written,
-)
 
 from redis_saver import ThreadBusy
-from redis_saver._tiered import scripts
 from redis_saver._checkpoint import scripts as checkpoint_scripts
-import tiered_operations as operations
-from redis_saver._tiered import context
-from redis_saver._tiered import flushing
+from redis_saver._tiered import context, flushing, scripts
+from tests.support.factories import config
+from tests.support.tiering import LATEST, VERSIONS, FlakySaver, Tiers, between, drained
+from tests.support.tiering import keys_of, new, plain, put_new, two_runs, written
 
 pytestmark = [
     pytest.mark.parametrize("target_name", ["redis"], indirect=True),
     pytest.mark.parametrize("flavour", ["sync"], indirect=True),
 ]
-LATEST: dict[str, Any] = {**BEHIND, "cold_history": "latest"}
 
 
 def going_on(uniform: Any, operation: Any, until: str) -> UnderWay:
@@ -51,12 +37,7 @@ def going_on(uniform: Any, operation: Any, until: str) -> UnderWay:
 @pytest.mark.parametrize("act", ["list", "history", "copy"])
 async def test_a_thread_is_readable_while_another_process_enrolls_it(tiers: Tiers, act: str, until: str) -> None:
     """Cold has none or half of it."""
-    alone, uniform, other, cold = (
-        tiers.target.uniform(),
-        await tiers.uniform(),
-        await tiers.uniform(),
-        await tiers.cold_uniform(),
-    )
+    alone, uniform, other = tiers.target.uniform(), await tiers.uniform(), await tiers.uniform()
     made = await written(alone)
     asked = {"config": made[-1], "channels": ["n"]}
     listed, expected = await alone.list(config()), alone.saver.get_delta_channel_history(**asked)
@@ -72,28 +53,24 @@ async def test_a_thread_is_readable_while_another_process_enrolls_it(tiers: Tier
     else:
         tiers.later(flushing.FLUSH_LEASE)
         await uniform.copy_thread("thread", "copy")
-        copied = await cold.list(config("copy"))
+        copied = await (await tiers.cold_uniform()).list(config("copy"))
         assert [one.pending_writes for one in copied] == [one.pending_writes for one in listed]
 
 
 @pytest.mark.parametrize("what", ["deletion", "write"])
 async def test_enrolling_does_not_undo_a_bypassing_write(tiers: Tiers, what: str) -> None:
     """Hot missed the write or deletion, so it sends nothing older to cold."""
-    uniform, cold, bypass = (
-        await tiers.uniform(**LATEST),
-        await tiers.cold_uniform(),
-        await tiers.uniform(on_hot_error="bypass"),
-    )
+    uniform, cold = await tiers.uniform(**LATEST), await tiers.cold_uniform()
     await two_runs(uniform)
     last = (await uniform.get_tuple(config())).config
     await uniform.put_writes(last, [(INTERRUPT, ["older"])], "task")
     await drained(uniform)
-    works = tiers.fails(bypass, scripts.ERASE if what == "deletion" else scripts.PUT_WRITES_THROUGH)
+    bypass = await tiers.uniform(on_hot_error="bypass")
+    tiers.fails(bypass, scripts.ERASE if what == "deletion" else scripts.PUT_WRITES_THROUGH)
     if what == "deletion":
         await bypass.delete_thread("thread")
     else:
         await bypass.put_writes(last, [(INTERRUPT, ["newer"])], "task")
-    works()
     tiers.later(context.WRITER_GONE + 1)
     await uniform.delete_for_runs(["run-1"])
     for each in (uniform, cold):
@@ -109,15 +86,13 @@ async def test_a_run_deletion_waits_for_a_concurrent_write(tiers: Tiers) -> None
     first = (await uniform.list(config()))[-1].config
     last = (await through.get_tuple(config())).config
     writing = going_on(through, operations.put(through.saver._context, last, new(), {}, VERSIONS), "ColdCall put")
-    deleting = UnderWay(
-        uniform.saver, "", operations.delete_for_runs(uniform.saver._context, ["run-2"]), lambda _: None, "thread"
-    )
+    operation = operations.delete_for_runs(uniform.saver._context, ["run-2"])
+    deleting = UnderWay(uniform.saver, "", operation, lambda _: None, "thread")
     while not deleting.is_waiting:
         deleting.step()
-    while not writing.step():
-        pass
-    while not deleting.step():
-        pass
+    for one in (writing, deleting):
+        while not one.step():
+            pass
     assert (await cold.get_tuple(first)).metadata["run_id"] == "run-1"
 
 
@@ -138,14 +113,6 @@ async def test_a_run_deletion_is_busy_just_after_a_writer_died(tiers: Tiers, mon
     assert "run-2" not in [one.metadata.get("run_id") for one in await cold.list(config())]
 
 
-async def test_a_list_enrolls_a_thread_whose_backlog_was_evicted(tiers: Tiers) -> None:
-    uniform, cold = await tiers.uniform(**BEHIND), await tiers.cold_uniform()
-    await written(uniform)
-    tiers.target.raw.delete(keys_of(tiers).dirty)
-    assert len(await uniform.list(config())) == 3
-    assert len(await cold.list(config())) == 3
-
-
 async def test_a_ttl_removed_during_enrolling_stays_removed(tiers: Tiers) -> None:
     alone, flaky = tiers.target.uniform(), FlakySaver(await tiers.cold())
     await written(alone)
@@ -159,10 +126,14 @@ async def test_a_ttl_removed_during_enrolling_stays_removed(tiers: Tiers) -> Non
     assert tiers.target.raw.pttl(keys_of(tiers).data_key) == -1
 
 
-async def test_a_foreign_key_does_not_break_a_list(tiers: Tiers) -> None:
-    await written(tiers.target.uniform(), "good")
+async def test_a_list_shows_threads_of_both_tiers_but_no_foreign_key(tiers: Tiers) -> None:
+    uniform = await tiers.uniform()
+    await written(tiers.target.uniform(), "only in hot")
+    await written(uniform, "only in cold")
+    tiers.evict(thread="only in cold")
     tiers.target.raw.set(keys_of(tiers).index_key, "not ours")
-    assert len(await (await tiers.uniform()).list(None)) == 3
+    found = [one.config["configurable"]["thread_id"] for one in await uniform.list(None)]
+    assert sorted(found) == ["only in cold"] * 3 + ["only in hot"] * 3
 
 
 async def test_a_hot_failure_while_enrolling_is_no_refusal(tiers: Tiers) -> None:
@@ -170,9 +141,9 @@ async def test_a_hot_failure_while_enrolling_is_no_refusal(tiers: Tiers) -> None
     made, uniform = await written(tiers.target.uniform()), await tiers.uniform(on_hot_error="bypass")
     works = tiers.fails(uniform, checkpoint_scripts.GET)
     with pytest.raises(redis.ConnectionError):
-        await uniform.put(made[-1], new(), {}, VERSIONS)
+        await put_new(uniform, made[-1])
     works()
     assert not [field for field in tiers.target.raw.hkeys(keys_of(tiers).flush) if field.startswith(b"x")]
     tiers.later(flushing.FLUSH_LEASE)
-    await uniform.put(made[-1], new(), {}, VERSIONS)
+    await put_new(uniform, made[-1])
     assert len(await (await tiers.cold_uniform()).list(config())) == 4

@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pytest
 import redis
-from tests.support.factories import checkpoint, config
+import tiered_operations as operations
 from interleaving import UnderWay
 from langgraph.checkpoint.serde.types import INTERRUPT
-from tests.support.tiering import (
-    BEHIND,
-    VERSIONS,
-    FlakySaver,
-    Tiers,
-    between,
-    drained,
-    keys_of,
-    new,
-    plain,
-    stalled,
-    two_runs,
-    written,
-)
-from tests.support.uniform import Uniform
-from tests.support.wrappers import Around, Meanwhile, script_of
 
 from redis_saver._checkpoint import listing
-from redis_saver._tiered import scripts
-import tiered_operations as operations
-from redis_saver._tiered import context
-from redis_saver._tiered import flushing
+from redis_saver._tiered import context, flushing, scripts
+from tests.support.factories import checkpoint, config
+from tests.support.tiering import BEHIND, LATEST, VERSIONS, FlakySaver, Tiers, between, only_in_cold
+from tests.support.tiering import drained, plain, put_new, stalled, two_runs, written
+from tests.support.uniform import Uniform
+from tests.support.wrappers import Around, Meanwhile, script_of
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 
@@ -47,16 +32,20 @@ class Stage:
 
     async def take(self) -> None:
         """The first flusher claims the backlog, and its lease expires before it writes to cold."""
-        self.late = await stalled(self.tiers, self.uniform)
-        self.tiers.target.raw.hset(keys_of(self.tiers).flush, "until", 0)
+        self.late = await stalled(self.tiers, self.uniform, is_late=True)
+
+    async def begin(self) -> None:
+        """The first flusher is late with three checkpoints."""
+        self.last = (await written(self.uniform))[-1]
+        await self.take()
 
     async def begin_anew(self, *, late_with: str) -> None:
         """Delete the thread, write it again and flush that. The late flusher has old checkpoints or the deletion."""
-        await written(self.uniform)
         if late_with == "checkpoints":
-            await self.take()
+            await self.begin()
             await self.other.delete_thread("thread")
         else:
+            await written(self.uniform)
             await drained(self.uniform)
             await self.uniform.delete_thread("thread")
             await self.take()
@@ -68,10 +57,16 @@ class Stage:
         await self.late()
         await self.other.flush(timeout=0.3)
 
-    async def newest(self) -> list[Any]:
-        """The newest checkpoint through both tiers in each mode, from hot alone, and from cold alone."""
+    async def answers_alike(self) -> Any:
+        """Check that the newest checkpoint is the same through both tiers in each mode, in hot, and in cold alone."""
         uniforms = (self.other, self.through, self.tiers.target.uniform(), self.cold)
-        return [plain(await each.get_tuple(config())) for each in uniforms]
+        answers = [plain(await each.get_tuple(config())) for each in uniforms]
+        assert answers == [answers[0]] * 4
+        return answers[0]
+
+    async def check_newest(self, stored: Any) -> None:
+        for each in (self.other, self.through, self.cold):
+            assert (await each.get_tuple(config())).config == stored
 
 
 @pytest.fixture
@@ -85,33 +80,28 @@ async def stage(tiers: Tiers) -> Stage:
 async def test_a_late_deletion_does_not_lose_a_concurrent_write_through(stage: Stage, kind: str, act: str) -> None:
     """The write is in cold, but not yet in hot."""
     await stage.begin_anew(late_with="deletion")
-    meanwhile: Callable[[], Any] = getattr(stage, act)
     if kind == "checkpoint":
-        between(stage.through, scripts.PUT_THROUGH, meanwhile)
-        stage.last = await stage.through.put(stage.last, new(), {}, VERSIONS)
+        between(stage.through, scripts.PUT_THROUGH, getattr(stage, act))
+        stage.last = await put_new(stage.through, stage.last)
     else:
-        between(stage.through, scripts.PUT_WRITES_THROUGH, meanwhile)
+        between(stage.through, scripts.PUT_WRITES_THROUGH, getattr(stage, act))
         await stage.through.put_writes(stage.last, [("n", [9]), (INTERRUPT, ["more"])], "task-d")
     await drained(stage.other)
-    answers = await stage.newest()
-    assert answers == [answers[0]] * 4
-    assert answers[0][0] == stage.last["configurable"]
-    assert len(answers[0][3]) == (0 if kind == "checkpoint" else 6)
-    assert len(await stage.cold.list(config())) == (4 if kind == "checkpoint" else 3)
+    place, _, _, writes = await stage.answers_alike()
+    assert place == stage.last["configurable"]
+    assert (len(writes), len(await stage.cold.list(config()))) == ((0, 4) if kind == "checkpoint" else (6, 3))
 
 
 @pytest.mark.parametrize("then", ["nothing", "begun anew"])
 async def test_a_late_write_does_not_undo_a_deletion_in_cold(stage: Stage, then: str) -> None:
     """The other flusher has deleted the thread in cold, but not acknowledged that."""
-    await written(stage.uniform)
-    await stage.take()
+    await stage.begin()
     await stage.other.delete_thread("thread")
     if then == "begun anew":
         await written(stage.other)
     between(stage.other, scripts.ACK, stage.late)
     await drained(stage.other)
-    answers = await stage.newest()
-    assert answers == [answers[0]] * 4
+    await stage.answers_alike()
     assert len(await stage.cold.list(config())) == (0 if then == "nothing" else 3)
 
 
@@ -138,43 +128,38 @@ async def test_a_late_deletion_does_not_lose_the_first_write_through(stage: Stag
     if looks:
         await stage.through.get_tuple(config())
     between(stage.through, scripts.PUT_THROUGH, stage.fenced_and_flushed)
-    stored = await stage.through.put(config(), new(), {}, VERSIONS)
+    stored = await put_new(stage.through)
     await drained(stage.other)
-    for each in (stage.cold, stage.other, stage.through):
-        assert (await each.get_tuple(config())).config == stored
+    await stage.check_newest(stored)
 
 
 async def test_a_late_flush_does_not_overwrite_a_newer_write_through(stage: Stage) -> None:
-    last = (await written(stage.uniform))[-1]
-    await stage.take()
+    await stage.begin()
     await drained(stage.other)
     between(stage.through, scripts.PUT_WRITES_THROUGH, stage.fenced_and_flushed)
-    await stage.through.put_writes(last, [(INTERRUPT, ["newer"])], "task-c", "path-0")
+    await stage.through.put_writes(stage.last, [(INTERRUPT, ["newer"])], "task-c", "path-0")
     await drained(stage.other)
-    for answer in await stage.newest():
-        assert [one for one in answer[3] if one[0] == "task-c"] == [("task-c", INTERRUPT, ["newer"])]
+    writes = (await stage.answers_alike())[3]
+    assert [one for one in writes if one[0] == "task-c"] == [("task-c", INTERRUPT, ["newer"])]
 
 
 @pytest.mark.parametrize("reads", [True, False])
 async def test_a_late_flush_does_not_coalesce_overwritten_records(tiers: Tiers, reads: bool) -> None:
-    settings = {**BEHIND, "cold_history": "latest"}
-    stage = Stage(tiers, *[await tiers.uniform(**settings) for _ in range(3)], await tiers.cold_uniform())
-    last = (await written(stage.uniform))[-1]
-    await stage.take()
+    stage = Stage(tiers, *[await tiers.uniform(**LATEST) for _ in range(3)], await tiers.cold_uniform())
+    await stage.begin()
     if reads:
         await stage.other.get_tuple(config())
-    await stage.other.put_writes(last, [(INTERRUPT, ["newer"])], "task-c", "path-0")
+    await stage.other.put_writes(stage.last, [(INTERRUPT, ["newer"])], "task-c", "path-0")
     await drained(stage.other)
-    await stage.other.put(last, new(), {}, VERSIONS)
+    await put_new(stage.other, stage.last)
     await stage.late()
     await drained(stage.other)
-    assert ("task-c", INTERRUPT, ["newer"]) in (await stage.cold.get_tuple(last)).pending_writes
+    assert ("task-c", INTERRUPT, ["newer"]) in (await stage.cold.get_tuple(stage.last)).pending_writes
 
 
 async def test_a_late_flush_does_not_change_a_copied_thread(stage: Stage) -> None:
     await written(stage.uniform, "source")
-    await written(stage.uniform)
-    await stage.take()
+    await stage.begin()
     await stage.other.delete_thread("thread")
     await drained(stage.other)
     await stage.other.copy_thread("source", "thread")
@@ -186,8 +171,7 @@ async def test_a_late_flush_does_not_change_a_copied_thread(stage: Stage) -> Non
 @pytest.mark.parametrize("at", ["before", "between"])
 async def test_a_late_flush_does_not_undo_a_write_through_deletion(stage: Stage, at: str) -> None:
     """The flusher continues before or during the deletion."""
-    await written(stage.uniform)
-    await stage.take()
+    await stage.begin()
     await drained(stage.other)
     if at == "between":
         between(stage.through, scripts.ERASE, stage.late)
@@ -196,26 +180,23 @@ async def test_a_late_flush_does_not_undo_a_write_through_deletion(stage: Stage,
         await stage.late()
     await drained(stage.other)
     assert await stage.cold.list(config()) == []
-    for each in (stage.uniform, stage.other, stage.through):
-        assert await each.get_tuple(config()) is None
+    assert [await each.get_tuple(config()) for each in (stage.uniform, stage.other, stage.through)] == [None] * 3
 
 
 async def test_a_late_flush_does_not_delete_a_bypassing_write(stage: Stage) -> None:
     await stage.begin_anew(late_with="checkpoints")
     bypassing = await stage.tiers.uniform(on_hot_error="bypass")
     stage.tiers.fails(bypassing, scripts.PUT_THROUGH)
-    stored = await bypassing.put(stage.last, new(), {}, VERSIONS)
+    stored = await put_new(bypassing, stage.last)
     await stage.late()
     stage.tiers.later(context.WRITER_GONE + 1)
     await drained(stage.other)
-    for each in (stage.other, stage.through, stage.cold):
-        assert (await each.get_tuple(config())).config == stored
+    await stage.check_newest(stored)
 
 
 async def test_a_late_flush_is_repaired_on_a_full_server(stage: Stage) -> None:
-    last = (await written(stage.uniform))[-1]
-    await stage.take()
-    await stage.other.put_writes(last, [(INTERRUPT, ["newer"])], "task-c", "path-0")
+    await stage.begin()
+    await stage.other.put_writes(stage.last, [(INTERRUPT, ["newer"])], "task-c", "path-0")
     await drained(stage.other)
     raw = stage.tiers.target.raw
     raw.config_set("maxmemory", 1)
@@ -224,9 +205,7 @@ async def test_a_late_flush_is_repaired_on_a_full_server(stage: Stage) -> None:
     finally:
         raw.config_set("maxmemory", 0)
     await drained(stage.other)
-    answers = await stage.newest()
-    assert answers == [answers[0]] * 4
-    assert ("task-c", INTERRUPT, ["newer"]) in answers[0][3]
+    assert ("task-c", INTERRUPT, ["newer"]) in (await stage.answers_alike())[3]
 
 
 @pytest.mark.parametrize("then", ["expires", "goes on"])
@@ -262,9 +241,8 @@ async def test_a_run_deletion_does_not_undo_a_concurrent_deletion(tiers: Tiers, 
         between(uniform, scripts.ERASE, another)
         await uniform.delete_thread("thread")
     else:
-        works = tiers.fails(uniform, scripts.ERASE)
+        tiers.fails(uniform, scripts.ERASE)
         await uniform.delete_thread("thread")
-        works()
         await another()
     assert await cold.list(config()) == []
 
@@ -273,24 +251,20 @@ async def test_a_run_deletion_does_not_undo_a_concurrent_deletion(tiers: Tiers, 
 @pytest.mark.parametrize("what", ["list", "delete_for_runs"])
 async def test_a_deletion_wins_over_a_concurrent_transfer_to_cold(tiers: Tiers, what: str) -> None:
     """Neither an enrolled thread nor coalesced checkpoints reappear in cold, at whichever request it is deleted."""
-    settings = {**BEHIND, "cold_history": "latest"}
-    uniform, cold, alone = await tiers.uniform(**settings), await tiers.cold_uniform(), tiers.target.uniform()
-    other = await tiers.uniform(**({} if what == "list" else settings))
+    uniform, cold, alone = await tiers.uniform(**LATEST), await tiers.cold_uniform(), tiers.target.uniform()
+    other = await tiers.uniform(**({} if what == "list" else LATEST))
+    here, there = uniform.saver._context, other.saver._context
     at, is_over = 0, list[Any]()
     while not is_over:
         thread = f"thread {at}"
         await two_runs(alone if what == "list" else uniform, thread, of=f"{thread} ")
         await other.flush()
-        first, second = {
-            "list": lambda: (
-                listing.collect(operations.list_checkpoints(uniform.saver._context, config(thread), None, None, None)),
-                operations.delete_thread(other.saver._context, thread),
-            ),
-            "delete_for_runs": lambda: (
-                operations.delete_for_runs(uniform.saver._context, [f"{thread} run-1"]),
-                operations.delete_for_runs(other.saver._context, [f"{thread} run-2"]),
-            ),
-        }[what]()
+        if what == "list":
+            first = listing.collect(operations.list_checkpoints(here, config(thread), None, None, None))
+            second = operations.delete_thread(there, thread)
+        else:
+            first = operations.delete_for_runs(here, [f"{thread} run-1"])
+            second = operations.delete_for_runs(there, [f"{thread} run-2"])
         bringing = UnderWay(uniform.saver, "", first, is_over.append, thread)
         for _ in range(at):
             if not is_over:
@@ -312,27 +286,21 @@ async def test_a_deletion_wins_over_a_concurrent_transfer_to_cold(tiers: Tiers, 
 @pytest.mark.parametrize("again", ["late", "coalesced"])
 async def test_filled_writes_are_not_duplicated_in_cold(tiers: Tiers, again: str) -> None:
     """Cold does not return indexes, so a write after a special one gets another index in hot."""
-    settings = {**BEHIND, "cold_history": "latest"}
-    uniform, other, cold = await tiers.uniform(**settings), await tiers.uniform(**settings), await tiers.cold_uniform()
+    uniform, other, cold = await tiers.uniform(**LATEST), await tiers.uniform(**LATEST), await tiers.cold_uniform()
     await uniform.get_tuple(config())
-    last = await uniform.put(config(), new(), {"run_id": "run-1"}, VERSIONS)
+    last = await put_new(uniform, run_id="run-1")
     await drained(uniform)
     await uniform.put_writes(last, [("n", 1), (INTERRUPT, 2), ("n", 3)], "task")
-    if again == "late":
-        late = await stalled(tiers, uniform)
-        tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
-    await drained(other)
-    tiers.evict()
+    late = await stalled(tiers, uniform, is_late=True) if again == "late" else None
+    await only_in_cold(tiers, other)
     before = plain(await other.get_tuple(config()))
     assert len(before[3]) == 3
-    if again == "late":
+    if late:
         await late()
         await drained(other)
     else:
-        following = checkpoint({"n": [10]}, {"n": f"{10:032}.1"})
         for run in ("run-2", "run-3"):
-            following = {**following, "id": new()["id"]}
-            await other.put(last, following, {"run_id": run}, {"n": f"{10:032}.1"})
+            await put_new(other, last, 10, run_id=run)
         await drained(other)
         for run in ("run-2", "run-3"):
             await other.delete_for_runs([run])
@@ -341,14 +309,13 @@ async def test_filled_writes_are_not_duplicated_in_cold(tiers: Tiers, again: str
 
 async def test_a_failed_run_deletion_succeeds_at_the_second_try(tiers: Tiers) -> None:
     """The first failed while cold got the coalesced checkpoints."""
-    settings = {**BEHIND, "cold_history": "latest"}
-    uniform, cold, flaky = await tiers.uniform(**settings), await tiers.cold_uniform(), FlakySaver(await tiers.cold())
+    uniform, cold, flaky = await tiers.uniform(**LATEST), await tiers.cold_uniform(), FlakySaver(await tiers.cold())
     await two_runs(uniform)
     await drained(uniform)
     assert len(await cold.list(config())) == 1
     flaky.fail = {"put"}
     with pytest.raises(psycopg.OperationalError):
-        await (await tiers.uniform(cold=flaky.wrap(), **settings)).delete_for_runs(["run-2"])
+        await (await tiers.uniform(cold=flaky.wrap(), **LATEST)).delete_for_runs(["run-2"])
     await uniform.delete_for_runs(["run-2"])
     assert [one.metadata["run_id"] for one in await cold.list(config())] == ["run-1"]
     assert (await uniform.get_tuple(config())).metadata["run_id"] == "run-1"
@@ -362,7 +329,7 @@ async def test_a_repeated_deletion_keeps_a_restarted_thread(stage: Stage) -> Non
 
     async def begin_anew() -> None:
         await stage.other.get_tuple(config())
-        made.append(await stage.other.put(config(), new(), {}, VERSIONS))
+        made.append(await put_new(stage.other))
 
     def sent_again(request: Any) -> Any:
         if script_of(request) is scripts.ERASE:
@@ -370,10 +337,7 @@ async def test_a_repeated_deletion_keeps_a_restarted_thread(stage: Stage) -> Non
         return (yield request)
 
     acts = iter((None, begin_anew))
-    Meanwhile(
-        stage.through.saver.hot,
-        lambda request: next(acts) if script_of(request) is scripts.ERASE else None,
-    )
+    Meanwhile(stage.through.saver.hot, lambda request: next(acts) if script_of(request) is scripts.ERASE else None)
     Around(stage.through.saver.hot, sent_again)
     await stage.through.delete_thread("thread")
     assert (await stage.other.get_tuple(config())).config == made[0]
@@ -400,13 +364,9 @@ async def test_a_dead_writer_does_not_block_a_flush(stage: Stage, monkeypatch: A
 async def test_a_takeover_and_a_late_flush_are_logged(stage: Stage, caplog: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("redis_saver._common.logs.SECONDS", 0.0)
     caplog.set_level("INFO", "redis_saver.tiered")
-    await written(stage.uniform)
-    await stage.take()
+    await stage.begin()
     await drained(stage.other)
     await stage.late()
-    said = [
-        (record.levelname, record.getMessage().partition(" from ")[0].partition(" and ")[0])
-        for record in caplog.records
-    ]
+    said = [(one.levelname, one.getMessage().partition(" from ")[0].partition(" and ")[0]) for one in caplog.records]
     assert said[0] == ("INFO", "the flusher takes over thread 'thread'")
     assert ("WARNING", "this flusher took too long, so another one took over thread 'thread'") in said

@@ -8,18 +8,17 @@ from typing import Any, NamedTuple
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
-from tests.support.cases import case
-from tests.support.factories import checkpoint, config, ids, late_id
-from tests.support.seeds import seeds_and_slow, targets
-from tests.support.tiering import BEHIND, FlakySaver, Tiers, drained
-from tests.support.uniform import Uniform
 
 from redis_saver._checkpoint import listing
 from redis_saver._tiered import listing as tiered_listing
+from tests.support.cases import case
+from tests.support.factories import checkpoint, config, ids, late_id
+from tests.support.seeds import seeds_and_slow, targets
+from tests.support.tiering import BEHIND, Cold, FlakySaver, Tiers, both_modes, drained
+from tests.support.uniform import Uniform
 
 pytestmark = pytest.mark.encrypted_too
 ON_REDIS = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
-MODES = pytest.mark.parametrize("options", [{}, BEHIND], ids=["write-through", "write-behind"])
 
 
 class Row(NamedTuple):
@@ -39,29 +38,23 @@ class Watched:
     """Notes the filters that cold gets, and the number of rows that it returns."""
 
     def __init__(self, cold: Any, monkeypatch: Any) -> None:
-        self.filters: list[Any] = []
-        self.rows = 0
-        kind = type(cold)
-        if kind.__name__.startswith("Async"):
-            alist = kind.alist
+        self.filters, self.rows = list[Any](), 0
+        kind, name = type(cold), "alist" if type(cold).__name__.startswith("Async") else "list"
+        method = getattr(kind, name)
 
-            async def awatched(of: Any, *arguments: Any, **options: Any) -> Any:
-                self.filters.append(options.get("filter"))
-                async for saved in alist(of, *arguments, **options):
-                    self.rows += 1
-                    yield saved
-
-            monkeypatch.setattr(kind, "alist", awatched)
-            return
-        plain_list = kind.list
-
-        def watched(of: Any, *arguments: Any, **options: Any) -> Any:
+        async def awatched(of: Any, *arguments: Any, **options: Any) -> Any:
             self.filters.append(options.get("filter"))
-            for saved in plain_list(of, *arguments, **options):
+            async for saved in method(of, *arguments, **options):
                 self.rows += 1
                 yield saved
 
-        monkeypatch.setattr(kind, "list", watched)
+        def watched(of: Any, *arguments: Any, **options: Any) -> Any:
+            self.filters.append(options.get("filter"))
+            for saved in method(of, *arguments, **options):
+                self.rows += 1
+                yield saved
+
+        monkeypatch.setattr(kind, name, awatched if name == "alist" else watched)
 
 
 FILTERS: list[tuple[dict[str, Any], int]] = [
@@ -87,21 +80,25 @@ FILTERS: list[tuple[dict[str, Any], int]] = [
 
 
 @ON_REDIS
-@MODES
-async def test_each_tier_gives_the_same_answer(tiers: Tiers, options: Any) -> None:
-    uniform = await tiers.uniform(**options)
+@both_modes
+async def test_each_tier_gives_the_same_answer(tiers: Tiers, mode: dict[str, Any]) -> None:
+    uniform = await tiers.uniform(**mode)
     assert await uniform.get_tuple(config()) is None
     given = {"run_id": "r\0un", "tags": ["a", "b"], "nested": {"a": 1, "b": [2]}, "nothing": None, "big": 2**53 + 1}
     await stored([uniform], [Row("thread", "", late_id(step), {"step": step, **given}) for step in range(3)])
     for state in ("dirty", "flushed", "only in cold"):
-        if state == "flushed":
-            await drained(uniform)
-        if state == "only in cold":
-            tiers.evict()
+        await in_state(tiers, uniform, state, "thread")
         for filter, expected in FILTERS:
             with case(state, filter):
                 assert len(await uniform.list(config(), filter=filter)) == expected
                 assert len(await uniform.list(config(), filter=filter, limit=1)) == min(1, expected)
+
+
+async def in_state(tiers: Tiers, uniform: Uniform, state: str, *threads: str) -> None:
+    if state == "flushed":
+        await drained(uniform)
+    for thread in threads if state == "only in cold" else ():
+        tiers.evict(thread=thread)
 
 
 @ON_REDIS
@@ -109,7 +106,7 @@ async def test_cold_is_given_what_it_understands_alike(tiers: Tiers, monkeypatch
     uniform = await tiers.uniform()
     watched = Watched(uniform.saver.cold, monkeypatch)
     alike = {"run_id": "run", "step": -2}
-    others = {
+    others: dict[str, Any] = {
         "source": "l\0",
         "parents": {},
         "a": 1,
@@ -118,9 +115,8 @@ async def test_cold_is_given_what_it_understands_alike(tiers: Tiers, monkeypatch
         "d": 2**60,
         "e": 1.5,
         "f": None,
-        "g": {"$eq": 5},
     }
-    assert await uniform.list(config(), filter={**alike, "mine": "x", **others}) == []
+    assert await uniform.list(config(), filter={**alike, "mine": "x", **others, "g": {"$eq": 5}}) == []
     assert watched.filters == [alike if tiers.target.is_encrypted else {**alike, "mine": "x"}]
 
 
@@ -174,13 +170,8 @@ async def test_a_cold_saver_with_another_order_is_asked_for_more(tiers: Tiers, m
     uniform = await tiers.uniform(cold=InMemorySaver())
     rows = [Row(thread, "", late_id(n), {"step": n, "third": n % 3}) for thread in "ba" for n in range(30)]
     await stored([uniform], rows)
-    assert len(await uniform.list(None, filter={"third": 0})) == 20
-    assert [len(await uniform.list(None, filter={"third": 0}, limit=limit)) for limit in (1, 7, 20, 21)] == [
-        1,
-        7,
-        20,
-        20,
-    ]
+    for limit, expected in ((None, 20), (1, 1), (7, 7), (20, 20), (21, 20)):
+        assert len(await uniform.list(None, filter={"third": 0}, limit=limit)) == expected
     limits, ask = list[Any](), InMemorySaver.list
     monkeypatch.setattr(InMemorySaver, "list", lambda *a, **o: limits.append((o["filter"], o["limit"])) or ask(*a, **o))
     assert len(await uniform.list(config("a"), filter={"step": {"$lt": 25}}, limit=2)) == 2
@@ -264,35 +255,27 @@ async def compare(savers: dict[str, Uniform], memory: InMemorySaver, rows: list[
     return matches
 
 
-@MODES
+@both_modes
 @pytest.mark.random
 @pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
 @pytest.mark.parametrize("seed", seeds_and_slow(range(2), range(2, 40)))
 @pytest.mark.by_turns
-async def test_random_filters_match_the_model(tiers: Tiers, options: Any, seed: int, monkeypatch: Any) -> None:
+async def test_random_filters_match_the_model(tiers: Tiers, mode: dict[str, Any], seed: int, monkeypatch: Any) -> None:
     """Redis alone, both modes, dirty and flushed, and cold alone answer as `InMemorySaver`."""
     for module, page in ((listing, "HEADERS_PER_PAGE"), (tiered_listing, "PER_PAGE")):
         monkeypatch.setattr(module, page, 3)
-    chance, memory = random.Random(f"{seed} {options}"), InMemorySaver()
-    alone, tiered = tiers.target.uniform(prefix=f"{tiers.target.prefix}-alone"), await tiers.uniform(**options)
-    rows, used = list[Row](), set[tuple[str, str, str]]()
+    chance, memory, matches = random.Random(f"{seed} {mode}"), InMemorySaver(), 0
+    alone, tiered = tiers.target.uniform(prefix=f"{tiers.target.prefix}-alone"), await tiers.uniform(**mode)
+    rows = dict[tuple[str, str, str], Row]()
     for number in range(24):
         metadata = {key: some_value(chance) for key in chance.sample(KEYS, chance.randrange(5))}
         place = chance.choice(["one", "two"]), chance.choice(["", "sub"]), late_id(number - chance.choice([0, 0, 0, 1]))
-        rows += [Row(*place, metadata)] if place not in used else []
-        used.add(place)
+        rows.setdefault(place, Row(*place, metadata))
     for thread in ("one", "two"):
         assert await tiered.get_tuple(config(thread)) is None
-    await stored([alone, tiered], rows)
-    for row in rows:
-        memory.put(config(row.thread, row.ns), checkpoint({}, {}, row.checkpoint_id), row.metadata, {})
-    savers, matches = {"alone": alone, "tiered": tiered}, 0
-    for state in ("dirty", "flushed", "cold"):
-        if state == "flushed":
-            await drained(tiered)
-        if state == "cold":
-            for thread in ("one", "two"):
-                tiers.evict(thread=thread)
+    await stored([alone, tiered, Cold(memory, native_async=False)], [*rows.values()])
+    for state in ("dirty", "flushed", "only in cold"):
+        await in_state(tiers, tiered, state, "one", "two")
         with case(state):
-            matches += await compare(savers, memory, rows, chance)
+            matches += await compare({"alone": alone, "tiered": tiered}, memory, [*rows.values()], chance)
     assert matches > 20

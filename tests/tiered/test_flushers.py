@@ -15,12 +15,14 @@ from typing import Any
 import psycopg
 import pytest
 import redis
-from tests.support.factories import checkpoint, config
 from langgraph.checkpoint.memory import InMemorySaver
-from tests.support.servers import Server, url_of
-from tests.support.tiering import BEHIND, FlakySaver, Tiers, drained, plain, written
 
 from redis_saver import RedisSaver, TieredSaver
+from tests.support.factories import checkpoint, config
+from tests.support.growing import until
+from tests.support.servers import Server, url_of
+from tests.support.tiering import BEHIND, LATEST, VERSIONS, FlakySaver, Tiers
+from tests.support.tiering import drained, new, plain, written, only_in_cold
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 
@@ -33,40 +35,34 @@ def plain_saver(**settings: Any) -> tuple[TieredSaver, Any]:
     return TieredSaver(RedisSaver(client, prefix=prefix), cold, mode="write-behind", **settings), cold
 
 
-def put(saver: Any, thread: str, number: int = 1, where: Any = None) -> Any:
-    if where is None:
-        saver.get_tuple(config(thread))
-    one = checkpoint({"n": [number]}, {"n": f"{number:032}.1"})
-    return saver.put(where or config(thread), one, {"step": number}, one["channel_versions"])
+def put(saver: Any, thread: str) -> Any:
+    saver.get_tuple(config(thread))
+    made = new()
+    return saver.put(config(thread), made, {}, made["channel_versions"])
 
 
-async def until(done: Any, seconds: float = 20) -> None:
-    began = time.monotonic()
-    while not done():
-        assert time.monotonic() - began < seconds
-        await asyncio.sleep(0.02)
+class Switched(InMemorySaver):
+    """A cold saver that can be down."""
+
+    is_down = True
+
+    def put(self, *args: Any) -> Any:
+        if self.is_down:
+            raise psycopg.OperationalError("down")
+        return super().put(*args)
 
 
 async def test_a_full_server_can_be_drained(target_name: str) -> None:
     """Dirty threads cannot be evicted, clean ones can. Reads, deletions and flushes work."""
-    server = Server("--maxmemory", "12mb", "--maxmemory-policy", "volatile-lru")
-    is_down = True
-
-    class Switched(InMemorySaver):
-        def put(self, *args: Any) -> Any:
-            if is_down:
-                raise psycopg.OperationalError("down")
-            return super().put(*args)
-
-    cold = Switched()
+    server, cold = Server("--maxmemory", "12mb", "--maxmemory-policy", "volatile-lru"), Switched()
     saver = TieredSaver(RedisSaver(server.client(), ttl=timedelta(hours=1)), cold, **BEHIND)
     written_to: list[Any] = []
     with pytest.raises((redis.exceptions.OutOfMemoryError, psycopg.OperationalError)):
         for number in range(2000):
             saver.get_tuple(config(f"t{number}"))
-            one = checkpoint({"n": [os.urandom(20_000)]}, {"n": f"{1:032}.1"})
-            written_to.append(saver.put(config(f"t{number}"), one, {}, one["channel_versions"]))
-    is_down = False
+            one = checkpoint({"n": [os.urandom(20_000)]}, VERSIONS)
+            written_to.append(saver.put(config(f"t{number}"), one, {}, VERSIONS))
+    cold.is_down = False
     assert len(written_to) > 50
     saver.delete_thread("t0")
     assert saver.get_tuple(written_to[5]) is not None
@@ -79,17 +75,18 @@ async def test_a_full_server_can_be_drained(target_name: str) -> None:
 
 
 async def test_a_hanging_cold_call_blocks_no_other_thread(target_name: str) -> None:
-    let_go = threading.Event()
+    let_go, hangs = threading.Event(), threading.Event()
 
     class Hangs(InMemorySaver):
         def put(self, where: Any, *args: Any) -> Any:
             if where["configurable"]["thread_id"] == "stuck":
+                hangs.set()
                 let_go.wait(120)
             return super().put(where, *args)
 
     saver, cold = plain_saver(cold=Hangs(), flush_interval=0.05)
     put(saver, "stuck")
-    await asyncio.sleep(0.3)
+    await until(hangs.is_set)
     put(saver, "other")
     await until(lambda: cold.get_tuple(config("other")))
     assert cold.get_tuple(config("stuck")) is None
@@ -101,20 +98,12 @@ async def test_a_hanging_cold_call_blocks_no_other_thread(target_name: str) -> N
 
 async def test_a_backlog_drains_when_cold_is_back(target_name: str) -> None:
     """The flusher retries with pauses, without being called."""
-    is_down = True
-
-    class Switched(InMemorySaver):
-        def put(self, *args: Any) -> Any:
-            if is_down:
-                raise psycopg.OperationalError("down")
-            return super().put(*args)
-
     saver, cold = plain_saver(cold=Switched(), flush_interval=0.05)
     made = [put(saver, f"t{number}") for number in range(5)]
     await until(lambda: saver.stats().tiers.refused >= 5)
     assert saver.stats().tiers.flushed == 0
     assert all(saver.get_tuple(one) for one in made)
-    is_down = False
+    cold.is_down = False
     await until(lambda: saver.stats().tiers.flushed == 5, 40)
     assert all(cold.get_tuple(one) for one in made)
     assert saver.close() == 0
@@ -188,31 +177,17 @@ async def test_a_forked_child_flushes_on_its_own(target_name: str) -> None:
 
 async def test_a_refused_record_blocks_no_other_operation(tiers: Tiers) -> None:
     flaky = FlakySaver(await tiers.cold())
-    wrapped = flaky.wrap()
-    poison: set[str] = set()
-    for method in ("put", "aput"):
-        works = getattr(type(wrapped), method)
-
-        def call(self: Any, where: Any, one: Any, *args: Any, works: Any = works) -> Any:
-            if one["id"] in poison:
-                raise ValueError("cannot be stored")
-            return works(self, where, one, *args)
-
-        setattr(type(wrapped), method, call)
-    uniform = await tiers.uniform(cold=wrapped, **BEHIND)
+    uniform = await tiers.uniform(cold=flaky.wrap(), **BEHIND)
     made = await written(uniform)
     await written(uniform, "healthy")
-    await drained(uniform)
-    tiers.evict()
+    await only_in_cold(tiers, uniform)
     await uniform.get_tuple(config())  # fills hot in part
-    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
-    poison.add(new["id"])
-    stored = await uniform.put(made[-1], new, {}, new["channel_versions"])
-    wanted = [stored, *made[::-1]]
-    assert [one.config for one in await uniform.list(config())] == wanted
+    child = new()
+    flaky.poison.add(child["id"])
+    stored = await uniform.put(made[-1], child, {}, VERSIONS)
+    assert [one.config for one in await uniform.list(config())] == [stored, *made[::-1]]
     assert len(await uniform.list(None)) == 7
-    for where in made:
-        assert (await uniform.get_tuple(where)).config == where
+    assert [(await uniform.get_tuple(where)).config for where in made] == made
     assert await uniform.get_tuple(config("thread", "sub")) is None
     await uniform.copy_thread("healthy", "copy")
     await uniform.delete_thread("thread")
@@ -250,15 +225,14 @@ async def test_a_filled_thread_is_writable_while_cold_is_down(tiers: Tiers) -> N
     flaky = FlakySaver(await tiers.cold())
     uniform = await tiers.uniform(cold=flaky.wrap(), **BEHIND)
     made = await written(uniform)
-    await drained(uniform)
-    tiers.evict()
+    await only_in_cold(tiers, uniform)
     await uniform.get_tuple(config())
+    child = new()
     flaky.fail = {"get_tuple", "put", "put_writes", "list"}
-    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
-    await uniform.put_writes(config(checkpoint_id=new["id"]), [("n", [1])], "task")
-    await uniform.put(made[-1], new, {}, new["channel_versions"])
+    await uniform.put_writes(config(checkpoint_id=child["id"]), [("n", [1])], "task")
+    await uniform.put(made[-1], child, {}, VERSIONS)
     found = await uniform.get_tuple(config())
-    assert (found.checkpoint["id"], found.pending_writes) == (new["id"], [("task", "n", [1])])
+    assert (found.checkpoint["id"], found.pending_writes) == (child["id"], [("task", "n", [1])])
     flaky.fail = set()
     await drained(uniform)
     assert plain(await (await tiers.cold_uniform()).get_tuple(config())) == plain(found)
@@ -266,39 +240,28 @@ async def test_a_filled_thread_is_writable_while_cold_is_down(tiers: Tiers) -> N
 
 async def test_a_fork_brings_coalesced_ancestors_to_cold(tiers: Tiers) -> None:
     """A `DeltaChannel` is rebuilt from their writes. LangGraph notes in the metadata that it needs them."""
-    uniform, cold = await tiers.uniform(**BEHIND, cold_history="latest"), await tiers.cold_uniform()
+    uniform, cold = await tiers.uniform(**LATEST), await tiers.cold_uniform()
     await uniform.get_tuple(config())
     where, made = config(), []
     for number in range(1, 5):
-        values = {"log": ["snapshot"]} if number == 4 else {}
-        one = checkpoint(values, {"log": f"{number:032}.1"})
-        metadata = (
-            {"step": number}
-            if number == 4
-            else {"step": number, "counters_since_delta_snapshot": {"log": (number, number)}}
-        )
-        where = await uniform.put(where, one, metadata, one["channel_versions"])
+        one = checkpoint({"log": ["snapshot"]} if number == 4 else {}, {"log": f"{number:032}.1"})
+        needs = {"counters_since_delta_snapshot": {"log": (number, number)}} if number < 4 else {}
+        where = await uniform.put(where, one, {"step": number, **needs}, one["channel_versions"])
         await uniform.put_writes(where, [("log", [number])], "task")
         made.append(where)
     await drained(uniform)
     assert len(await cold.list(config())) == 1
     fork = checkpoint({}, {"log": f"{9:032}.1"})
-    forked = await uniform.put(
-        made[1], fork, {"counters_since_delta_snapshot": {"log": (3, 3)}}, fork["channel_versions"]
-    )
-    before = await uniform.get_delta_channel_history(config=forked, channels=["log"])
-    await drained(uniform)
-    tiers.evict()
-    assert await uniform.get_delta_channel_history(config=forked, channels=["log"]) == before
+    needs = {"counters_since_delta_snapshot": {"log": (3, 3)}}
+    query: Any = {"config": await uniform.put(made[1], fork, needs, fork["channel_versions"]), "channels": ["log"]}
+    before = await uniform.get_delta_channel_history(**query)
+    await only_in_cold(tiers, uniform)
+    assert await uniform.get_delta_channel_history(**query) == before
     assert [write[2] for write in before["log"]["writes"]] == [[1], [2]]
 
 
 async def test_writers_waiting_for_capacity_hold_no_executor_thread(target_name: str) -> None:
-    class Down(InMemorySaver):
-        def put(self, *_: Any) -> Any:
-            raise psycopg.OperationalError("down")
-
-    saver, _ = plain_saver(cold=Down(), flusher=False, max_backlog=5, backlog_timeout=60)
+    saver, _ = plain_saver(cold=Switched(), flusher=False, max_backlog=5, backlog_timeout=60)
     made = [put(saver, f"t{number}") for number in range(5)]
     waiting = [asyncio.create_task(saver.aput_writes(made[0], [("n", 1)], f"task{one}")) for one in range(60)]
     await asyncio.sleep(0.1)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
 import aiosqlite
 import fakeredis
-import psycopg
 import pytest
-from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
@@ -19,33 +16,24 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import TASKS, _DeltaSnapshot
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from tests.support.factories import checkpoint, config, put
-from tests.support.marking import PLANTED, TRUSTING, Marker, made
-from tests.support.tiering import Tiers, plain, written
-from tests.support.uniform import KEYS, Uniform
-from tests.support.values import KEY
 
 from redis_saver import DecodeError, PlainValueRefused, RedisSaver, TieredSaver
 from redis_saver._storage.envelopes import HEAD
 from redis_saver.encryption import ColdSerializer, Encryption, Keyset
+from tests.support.factories import checkpoint, config, put
+from tests.support.marking import PLANTED, TRUSTING, Marker, made
+from tests.support.tiering import Cold, Tiers, id_of, plain, written
+from test_packed_values import Silent
+from tests.support.tiering import is_encrypted  # noqa: F401
+from tests.support.uniform import KEYS, Uniform
+from tests.support.values import KEY
 
 pytestmark = [pytest.mark.plain("all of its savers encrypt"), pytest.mark.also_on()]
-
-
-@pytest.fixture
-def is_encrypted() -> bool:
-    """All savers of these tests encrypt."""
-    return True
 
 
 @pytest.fixture(autouse=True)
 def nothing_made() -> None:
     made.clear()
-
-
-def changed(tiers: Tiers, statement: str, *values: Any) -> None:
-    with psycopg.connect(tiers.url, autocommit=True) as connection:
-        assert connection.execute(statement, values).rowcount
 
 
 async def trusting(tiers: Tiers, **options: Any) -> Uniform:
@@ -55,13 +43,17 @@ async def trusting(tiers: Tiers, **options: Any) -> Uniform:
     return await tiers.uniform(cold=cold, **options)
 
 
-def reads(uniform: Uniform, where: Any) -> dict[str, Callable[[], Any]]:
-    return {
-        "get_tuple": lambda: uniform.get_tuple(where),
-        "list": lambda: uniform.list(config()),
-        "history": lambda: uniform.get_delta_channel_history(config=where, channels=["n"]),
-        "copy_thread": lambda: uniform.copy_thread("thread", "copy"),
-    }
+async def check_reads(uniform: Uniform, where: Any, error: type[Exception], match: str | None = None) -> None:
+    """Check that each way to read a thread raises, and makes nothing of what was planted."""
+    for read in (
+        lambda: uniform.get_tuple(where),
+        lambda: uniform.list(config()),
+        lambda: uniform.get_delta_channel_history(config=where, channels=["n"]),
+        lambda: uniform.copy_thread("thread", "copy"),
+    ):
+        with pytest.raises(error, match=match):
+            await read()
+    assert made == []
 
 
 ROWS = {
@@ -76,12 +68,10 @@ ROWS = {
 @pytest.mark.parametrize("what", PLANTED)
 async def test_a_planted_row_is_refused_and_makes_nothing(tiers: Tiers, row: str, what: str) -> None:
     where = (await written(await tiers.uniform()))[-1]
-    changed(tiers, ROWS[row], *PLANTED[what])
+    tiers.sql(ROWS[row], *PLANTED[what])
     tiers.evict()
     uniform = await trusting(tiers)
-    for read in reads(uniform, where).values():
-        with pytest.raises(PlainValueRefused, match="'n'|'__interrupt__'"):
-            await read()
+    await check_reads(uniform, where, PlainValueRefused, "'n'|'__interrupt__'")
     status = await uniform.key_status()
     assert status.plain == (3 if row == "value" else 1) and not status.failed
     assert (await uniform.rotate_keys()).plain == status.plain
@@ -90,25 +80,18 @@ async def test_a_planted_row_is_refused_and_makes_nothing(tiers: Tiers, row: str
     assert made == ["planted"], "the bytes make an object, if they are decoded"
 
 
-JSON = "UPDATE checkpoints SET checkpoint = jsonb_set(checkpoint, '{channel_values,n}', %s::jsonb)"
+PART = "UPDATE checkpoints SET checkpoint = jsonb_set(checkpoint, '{%s}', %%s::jsonb)"
+JSON = PART % "channel_values,n"
 HEADS = f"UPDATE checkpoints SET metadata = jsonb_set(metadata, '{{{HEAD}}}', %s::jsonb)"
 IN_JSON: dict[str, tuple[str, str, type[DecodeError]]] = {
     "a number for a value": (JSON, "1", PlainValueRefused),
     "a text for a value": (JSON, '"plain"', PlainValueRefused),
     "an object for a value": (JSON, PLANTED["an object as JSON"][1].decode(), PlainValueRefused),
-    "no values": (
-        "UPDATE checkpoints SET checkpoint = jsonb_set(checkpoint, '{channel_values}', %s)",
-        "7",
-        DecodeError,
-    ),
+    "no values": (PART % "channel_values", "7", DecodeError),
     "no checkpoint": ("UPDATE checkpoints SET checkpoint = %s", "[]", DecodeError),
     "a number that Python refuses": (JSON, "9" * 5000, DecodeError),
     "lists that nest too deep": (JSON, "[" * 900 + "]" * 900, DecodeError),
-    "no versions": (
-        "UPDATE checkpoints SET checkpoint = jsonb_set(checkpoint, '{channel_versions}', %s)",
-        "7",
-        DecodeError,
-    ),
+    "no versions": (PART % "channel_versions", "7", DecodeError),
     "no metadata": ("UPDATE checkpoints SET metadata = %s", "[]", PlainValueRefused),
     "a head that is no text": (HEADS, "[1]", PlainValueRefused),
     "a head that is no envelope": (HEADS, '"cGxhaW4="', PlainValueRefused),
@@ -120,14 +103,11 @@ IN_JSON: dict[str, tuple[str, str, type[DecodeError]]] = {
 @pytest.mark.parametrize("what", IN_JSON)
 async def test_json_that_was_changed_is_refused(tiers: Tiers, what: str) -> None:
     where = (await written(await tiers.uniform()))[-1]
-    changed(tiers, "DELETE FROM checkpoint_blobs WHERE channel = 'n'")
+    tiers.sql("DELETE FROM checkpoint_blobs WHERE channel = 'n'")
     statement, text, error = IN_JSON[what]
-    changed(tiers, statement, text)
+    tiers.sql(statement, text)
     tiers.evict()
-    for read in reads(await trusting(tiers), where).values():
-        with pytest.raises(error, match="thread 'thread'.*delete_thread|not encrypted"):
-            await read()
-    assert made == []
+    await check_reads(await trusting(tiers), where, error, "thread 'thread'.*delete_thread|not encrypted")
 
 
 @pytest.mark.parametrize("what", ["an object", "an object in a list"])
@@ -136,13 +116,10 @@ async def test_planted_sends_of_an_older_checkpoint_make_nothing(tiers: Tiers, w
     parent, where = (await written(await tiers.uniform()))[-2:]
     columns = "thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, blob, task_path"
     insert = f"INSERT INTO checkpoint_writes ({columns}) VALUES ('thread', '', %s, 'task', 0, %s, %s, %s, '')"
-    changed(tiers, insert, parent["configurable"]["checkpoint_id"], TASKS, *PLANTED[what])
-    changed(tiers, "UPDATE checkpoints SET checkpoint = jsonb_set(checkpoint, '{v}', '1')")
+    tiers.sql(insert, id_of(parent), TASKS, *PLANTED[what])
+    tiers.sql(PART % "v", "1")
     tiers.evict()
-    for read in reads(await trusting(tiers), where).values():
-        with pytest.raises(DecodeError, match="thread 'thread'"):
-            await read()
-    assert made == []
+    await check_reads(await trusting(tiers), where, DecodeError, "thread 'thread'")
 
 
 TYPES = ["json", "null", "pickle", "bytearray", "msgpack", "bytes+aes", "no+such", "empty", "", "é", r"\377", r"\x"]
@@ -155,17 +132,15 @@ TYPES = ["json", "null", "pickle", "bytearray", "msgpack", "bytes+aes", "no+such
 async def test_a_changed_type_is_a_decode_error_with_its_place(tiers: Tiers, row: str, kind: str) -> None:
     """Also for a snapshot of a `DeltaChannel`, whose type is msgpack. Keys are counted and rotated in all other rows."""
     where = (await written(await tiers.uniform()))[-1]
-    changed(tiers, ROWS[row].replace(", blob = %s", ""), kind)
+    tiers.sql(ROWS[row].replace(", blob = %s", ""), kind)
     tiers.evict()
     uniform = await trusting(tiers)
-    for read in reads(uniform, where).values():
-        with pytest.raises(DecodeError, match="thread 'thread'.* in cold.*delete_thread"):
-            await read()
-    changes = 3 if row == "value" else 1
+    await check_reads(uniform, where, DecodeError, "thread 'thread'.* in cold.*delete_thread")
+    changes, table = (3, "blobs") if row == "value" else (1, "writes")
     assert (await uniform.key_status()).rows == {"2026-11": 11 - changes}
     for done in (await uniform.key_status(), await uniform.rotate_keys()):
         assert "its type was changed to" in done.failed["cold thread"]
-        assert f"checkpoint_{'blobs' if row == 'value' else 'writes'} in cold" in done.failed["cold thread"]
+        assert f"checkpoint_{table} in cold" in done.failed["cold thread"]
 
 
 async def test_a_snapshot_and_its_changed_type(tiers: Tiers) -> None:
@@ -175,7 +150,7 @@ async def test_a_snapshot_and_its_changed_type(tiers: Tiers) -> None:
     found = await (await trusting(tiers)).get_tuple(where)
     assert found.checkpoint["channel_values"] == {"log": _DeltaSnapshot(["secret"])}
     for kind in ("json", "bytes"):
-        changed(tiers, "UPDATE checkpoint_blobs SET type = %s", kind)
+        tiers.sql("UPDATE checkpoint_blobs SET type = %s", kind)
         tiers.evict()
         uniform = await trusting(tiers)
         with pytest.raises(DecodeError, match="'log'"):
@@ -204,51 +179,45 @@ SQLITE = {
 }
 
 
-async def _sqlite(path: Path, native_async: bool, stack: AsyncExitStack) -> Any:
-    if native_async:
-        return AsyncSqliteSaver(await stack.enter_async_context(aiosqlite.connect(path)), serde=None)
-    return stack.enter_context(SqliteSaver.from_conn_string(str(path)))
-
-
 @pytest.mark.by_turns
 @pytest.mark.parametrize("what", PLANTED)
 @pytest.mark.parametrize("part", ["checkpoint", "metadata", "value", "write"])
 async def test_a_cold_that_stores_whole_checkpoints_makes_nothing(tiers: Tiers, part: str, what: str) -> None:
     """A checkpoint with a planted value, and a planted object in place of a checkpoint."""
     cold = InMemorySaver(serde=JsonPlusSerializer(**TRUSTING))
+    where = await written_and_read(tiers, cold)
+    _memory(cold, part, PLANTED[what])
+    tiers.evict()
+    await check_reads(await tiers.uniform(cold=cold), where, DecodeError)
+
+
+async def written_and_read(tiers: Tiers, cold: Any) -> Any:
+    """Write a thread, and check that another process reads it from cold. Return the config of the newest checkpoint."""
     made_by = await tiers.uniform(cold=cold)
     where = (await written(made_by))[-1]
     before = plain(await made_by.get_tuple(where))
     tiers.evict()
     assert plain(await (await tiers.uniform(cold=cold)).get_tuple(where)) == before
-    _memory(cold, part, PLANTED[what])
-    tiers.evict()
-    uniform = await tiers.uniform(cold=cold)
-    for read in reads(uniform, where).values():
-        with pytest.raises(DecodeError):
-            await read()
-    assert made == []
+    return where
 
 
 @pytest.mark.parametrize("part", SQLITE)
 async def test_sqlite_makes_nothing(tiers: Tiers, part: str, tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
-        cold = await _sqlite(tmp_path / "cold", tiers.native_async, stack)
-        uniform = await tiers.uniform(cold=cold)
-        where = (await written(uniform))[-1]
-        before = plain(await uniform.get_tuple(where))
-        tiers.evict()
-        assert plain(await (await tiers.uniform(cold=cold)).get_tuple(where)) == before
+        if tiers.native_async:
+            cold: Any = AsyncSqliteSaver(
+                await stack.enter_async_context(aiosqlite.connect(tmp_path / "cold")), serde=None
+            )
+        else:
+            cold = stack.enter_context(SqliteSaver.from_conn_string(str(tmp_path / "cold")))
+        where = await written_and_read(tiers, cold)
         nested = JsonPlusSerializer().dumps_typed(checkpoint({"n": Marker()}, {"n": "1"}))
         made.clear()
         for typed in (nested, *PLANTED.values()):
             statement = SQLITE[part], typed
             await cold.conn.execute(*statement) if tiers.native_async else cold.conn.execute(*statement)
             tiers.evict()
-            for read in reads(await tiers.uniform(cold=cold), where).values():
-                with pytest.raises(DecodeError):
-                    await read()
-        assert made == []
+            await check_reads(await tiers.uniform(cold=cold), where, DecodeError)
 
 
 # -- the guard itself
@@ -258,8 +227,7 @@ async def test_other_users_of_cold_keep_its_serializer(tiers: Tiers) -> None:
     cold = await tiers.cold()
     await written(await tiers.uniform(cold=cold))
     assert isinstance(cold.serde, JsonPlusSerializer)
-    own = Uniform(cold)
-    own.native_async = tiers.native_async
+    own = Cold(cold, tiers.native_async)
     where = await put(own, config("own"), {"n": Marker("mine")})
     assert (await own.get_tuple(where)).checkpoint["channel_values"]["n"] == Marker("mine")
 
@@ -277,42 +245,15 @@ async def test_a_cold_that_changes_later_is_followed(tiers: Tiers) -> None:
     assert await other.get_tuple(where) and await uniform.get_tuple(where)
 
 
-class Delegating(BaseCheckpointSaver[Any]):
-    """A saver that hands calls to another one."""
-
-    def __init__(self, saver: Any) -> None:
-        super().__init__()
-        self.saver = saver
-
-    def put_writes(self, *args: Any) -> None:
-        self.saver.put_writes(*args)
-
-    def get_tuple(self, where: Any) -> Any:
-        return self.saver.get_tuple(where)
-
-    async def aput_writes(self, *args: Any) -> None:
-        self.put_writes(*args)
-
-    async def aget_tuple(self, where: Any) -> Any:
-        return self.get_tuple(where)
-
-    def list(self, *_: Any, **__: Any) -> Any:
-        return iter(())
-
-    async def alist(self, *_: Any, **__: Any) -> Any:
-        for nothing in ():
-            yield nothing
-
-
-class SaysSo(Delegating):
+class SaysSo(Silent):
     decodes_only_by_serde = True
 
 
 async def test_a_cold_that_decodes_by_itself_is_refused(tiers: Tiers) -> None:
     """When the saver is made, or, if its class says that it does not, at the first pending writes."""
-    with pytest.raises(TypeError, match=r"Delegating, and hot has encryption=.*decodes_only_by_serde = True"):
-        await tiers.uniform(cold=Delegating(InMemorySaver()))
-    assert await tiers.uniform(cold=Delegating(InMemorySaver()), hot={"encryption": None})
+    with pytest.raises(TypeError, match=r"Silent, and hot has encryption=.*decodes_only_by_serde = True"):
+        await tiers.uniform(cold=Silent(InMemorySaver()))
+    assert await tiers.uniform(cold=Silent(InMemorySaver()), hot={"encryption": None})
     with pytest.raises(TypeError, match="RedisSaver needs an encryption= of its own"):
         await tiers.uniform(cold=tiers.target.uniform(prefix="cold", encryption=None).saver)
     assert await tiers.uniform(cold=tiers.target.uniform(prefix="cold").saver)
@@ -330,48 +271,44 @@ async def test_a_cold_that_decodes_by_itself_is_refused(tiers: Tiers) -> None:
 async def test_envelopes_within_an_encrypted_serializer(tiers: Tiers) -> None:
     """As before: cold's cipher encrypts envelopes again, and a row that it refuses is named."""
 
-    async def another() -> Uniform:
+    async def another(**hot: Any) -> Uniform:
         cold = await tiers.cold()
         cold.serde = EncryptedSerializer.from_pycryptodome_aes(JsonPlusSerializer(**TRUSTING), key=KEY)
-        keys = Keyset({"new": b"n" * 32, **KEYS})
-        return await tiers.uniform(cold=cold, hot={"encryption": Encryption(keys)} if tiers.passed else {})
+        return await tiers.uniform(cold=cold, hot=hot)
 
     uniform = await another()
     where = (await written(uniform))[-1]
     before = plain(await uniform.get_tuple(where))
     tiers.evict()
     assert plain(await (await another()).get_tuple(where)) == before
-    with psycopg.connect(tiers.url) as connection:
-        kinds = connection.execute("SELECT DISTINCT type FROM checkpoint_blobs").fetchall()
-    assert kinds == [("bytes+aes",)]
-    tiers.later(1)
-    assert (await (await another()).rotate_keys()).rotated == 12
+    assert tiers.sql("SELECT DISTINCT type FROM checkpoint_blobs") == [("bytes+aes",)]
+    rotating = {"encryption": Encryption(Keyset({"new": b"n" * 32, **KEYS}))}
+    assert (await (await another(**rotating)).rotate_keys()).rotated == 12
     tiers.evict()
-    assert plain(await (await another()).get_tuple(where)) == before
+    assert plain(await (await another(**rotating)).get_tuple(where)) == before
     for kind in ("msgpack+aes", "bytes+xyz", "json"):
-        changed(tiers, "UPDATE checkpoint_blobs SET type = %s WHERE channel = 'n'", kind)
+        tiers.sql("UPDATE checkpoint_blobs SET type = %s WHERE channel = 'n'", kind)
         tiers.evict()
         with pytest.raises(DecodeError, match="thread 'thread'"):
-            await (await another()).get_tuple(where)
+            await (await another(**rotating)).get_tuple(where)
 
 
+dumped = JsonPlusSerializer().dumps_typed
 FROM_COLD: dict[str, Any] = {
-    **{name: typed for name, typed in PLANTED.items()},
-    "a checkpoint": JsonPlusSerializer().dumps_typed(checkpoint({"n": Marker()}, {"n": "1"})),
-    "a checkpoint with one in its versions": JsonPlusSerializer().dumps_typed(checkpoint({}, {"n": Marker()})),
-    "metadata": JsonPlusSerializer().dumps_typed({"source": Marker()}),
-    "metadata with a head": JsonPlusSerializer().dumps_typed({HEAD: Marker()}),
+    **PLANTED,
+    "a checkpoint": dumped(checkpoint({"n": Marker()}, {"n": "1"})),
+    "a checkpoint with one in its versions": dumped(checkpoint({}, {"n": Marker()})),
+    "metadata": dumped({"source": Marker()}),
+    "metadata with a head": dumped({HEAD: Marker()}),
 }
 
 
 @pytest.mark.parametrize("what", FROM_COLD)
 def test_a_cold_serializer_makes_nothing(what: str) -> None:
     serde = ColdSerializer(Keyset(KEYS), JsonPlusSerializer(**TRUSTING))
-    if what == "a checkpoint with one in its versions":
+    is_left_out = what == "a checkpoint with one in its versions"
+    with nullcontext() if is_left_out else pytest.raises(PlainValueRefused, match="a value of cold"):
         serde.loads_typed(FROM_COLD[what])
-    else:
-        with pytest.raises(PlainValueRefused, match="a value of cold"):
-            serde.loads_typed(FROM_COLD[what])
     assert made == []
 
 

@@ -7,77 +7,53 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
-import psycopg
 import pytest
-from tests.support.factories import config
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
-from tests.support.tiering import (
-    BEHIND,
-    DEAD,
-    VERSIONS,
-    Tiers,
-    drained,
-    keys_of,
-    locked,
-    mark_new,
-    new,
-    plain,
-    stalled,
-    written,
-)
-from tests.support.uniform import Uniform
 
 from redis_saver import ColdTimeout, ThreadBusy
 from redis_saver._common.logs import ThrottledLog
 from redis_saver._tiered import timeouts
+from tests.support.factories import config
+from tests.support.growing import until
+from tests.support.tiering import BEHIND, DEAD, VERSIONS, Tiers, drained, keys_of, locked
+from tests.support.tiering import mark_new, new, plain, put_new, stalled, written
+from tests.support.uniform import Block, Uniform
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 SHORT: dict[str, Any] = {"cold_timeout": 0.3}
 
 
-async def until(is_done: Callable[[], Any]) -> None:
-    end = time.monotonic() + 30
-    while not is_done():
-        assert time.monotonic() < end
-        await asyncio.sleep(0.01)
-
-
-def cold_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "redis_saver cold"]
-
-
 async def all_ended(uniform: Uniform, pool: Any) -> None:
     """Wait until no abandoned call is left, and all connections are in the pool."""
-    await until(lambda: uniform.saver._driver._timeouts.abandoned == 0 and not cold_threads())
+    await none_abandoned(uniform)
+    await until(lambda: "redis_saver cold" not in [thread.name for thread in threading.enumerate()])
     await until(lambda: pool.get_stats()["pool_available"] == pool.get_stats()["pool_size"])
 
 
-def meanwhile(uniform: Uniform, method: str, *arguments: Any) -> Any:
-    """Begin a call. Returns a function that waits for its result."""
+async def none_abandoned(uniform: Uniform) -> None:
+    await until(lambda: uniform.saver._driver._timeouts.abandoned == 0)
+
+
+def meanwhile(uniform: Uniform, method: str, *arguments: Any) -> asyncio.Future[Any]:
+    """Begin a call."""
     if uniform.native_async:
-        task = asyncio.ensure_future(getattr(uniform, method)(*arguments))
-        return lambda: task
-    task = asyncio.ensure_future(asyncio.to_thread(getattr(uniform.saver, method), *arguments))
-    return lambda: task
+        return asyncio.ensure_future(getattr(uniform, method)(*arguments))
+    return asyncio.ensure_future(asyncio.to_thread(getattr(uniform.saver, method), *arguments))
 
 
 @pytest.mark.encrypted_too
 @pytest.mark.parametrize("settings", [{}, {**BEHIND, "flusher": True}], ids=["through", "behind"])
 async def test_reads_end_and_what_hot_has_goes_on(tiers: Tiers, settings: Any) -> None:
-    other = await tiers.uniform()
-    made = await written(other, "in-cold")
-    cold = await tiers.cold(application_name="hanging")
+    other, cold = await tiers.uniform(), await tiers.cold(application_name="hanging")
     uniform = await tiers.uniform(cold=cold, **settings, **SHORT)
+    made = await written(other, "in-cold")
     await written(uniform, "hot")
-    if settings:
-        await drained(uniform)
+    await drained(uniform)
     tiers.evict(thread="in-cold")
     newest = plain(await other.get_tuple(config("in-cold")))
     tiers.evict(thread="in-cold")
@@ -98,22 +74,20 @@ async def test_reads_end_and_what_hot_has_goes_on(tiers: Tiers, settings: Any) -
         assert await uniform.get_tuple(config("hot")) is not None
         if settings:
             for _ in range(5):  # the flusher hangs with the first one
-                await uniform.put(config("hot"), new(), {}, {"n": f"{9:032}.1"})
+                await put_new(uniform, config("hot"))
             assert (await uniform.get_tuple(config("hot"))).checkpoint["channel_values"]["n"] == [9]
             assert len(await uniform.list(config("hot"))) == 8
     assert plain(await uniform.get_tuple(config("in-cold"))) == newest
-    assert len(await uniform.list(config("hot"))) == (8 if settings else 3)
-    if settings:
-        await drained(uniform)
-        await (uniform.saver.aclose() if uniform.native_async else asyncio.to_thread(uniform.saver.close))
-    assert await uniform_of_cold(tiers, "hot") == (8 if settings else 3)
+    count = 8 if settings else 3
+    assert len(await uniform.list(config("hot"))) == count
+    await drained(uniform)
+    await uniform.close()
+    assert in_cold(tiers, "hot") == count
     await all_ended(uniform, cold.conn)
 
 
-async def uniform_of_cold(tiers: Tiers, thread: str) -> int:
-    with psycopg.connect(tiers.url) as connection:
-        (count,) = connection.execute("SELECT count(*) FROM checkpoints WHERE thread_id = %s", (thread,)).fetchone()
-    return count
+def in_cold(tiers: Tiers, thread: str) -> int:
+    return int(tiers.sql("SELECT count(*) FROM checkpoints WHERE thread_id = %s", thread)[0][0])
 
 
 async def test_a_reader_that_needs_a_flush_leaves_it_to_go_on(tiers: Tiers) -> None:
@@ -126,13 +100,13 @@ async def test_a_reader_that_needs_a_flush_leaves_it_to_go_on(tiers: Tiers) -> N
         for call in (  # the first one has the claim
             uniform.list(config()),
             uniform.list(None),
-            through.put(made[-1], new(), {}, VERSIONS),
+            put_new(through, made[-1]),
             through.put_writes(made[-1], [("n", 1)], "task"),
         ):
             with pytest.raises(ColdTimeout, match="get_tuple did not end"):
                 await call
-    await until(lambda: uniform.saver._driver._timeouts.abandoned == 0)
-    assert await uniform_of_cold(tiers, "thread") > 0
+    await none_abandoned(uniform)
+    assert in_cold(tiers, "thread") > 0
     assert len(await uniform.list(config())) == 3
     await drained(uniform)
 
@@ -141,7 +115,7 @@ async def test_a_reader_does_not_ask_a_cold_that_is_down_for_each_thread(tiers: 
     uniform = await tiers.uniform(cold=await tiers.dead_cold(), **BEHIND)
     for thread in ("one", "another"):
         mark_new(tiers, thread)
-        await uniform.put(config(thread), new(), {}, VERSIONS)
+        await put_new(uniform, config(thread))
     with pytest.raises(DEAD):
         await uniform.list(None)
     assert uniform.saver.stats().tiers.unreachable == 1
@@ -162,41 +136,36 @@ async def test_a_write_waits(tiers: Tiers) -> None:
     uniform = await tiers.uniform(**SHORT)
     await written(uniform)
     with locked(tiers.url):
-        result = meanwhile(uniform, "put", config(), new(), {}, {"n": f"{9:032}.1"})
-        with pytest.raises(ColdTimeout):
-            await uniform.get_tuple(config("other"))
-        with pytest.raises(ColdTimeout):
-            await uniform.get_tuple(config("another"))
-    assert (await result())["configurable"]["checkpoint_id"]
+        result = meanwhile(uniform, "put", config(), new(), {}, VERSIONS)
+        for thread in ("other", "another"):
+            with pytest.raises(ColdTimeout):
+                await uniform.get_tuple(config(thread))
+    assert (await result)["configurable"]["checkpoint_id"]
     assert (await uniform.get_tuple(config())).checkpoint["channel_values"]["n"] == [9]
 
 
 async def test_who_joined_a_read_that_hangs_does_not_ask_again(tiers: Tiers) -> None:
-    uniform = await tiers.uniform(**{**SHORT, "cold_timeout": 2.0})
+    uniform = await tiers.uniform(cold_timeout=2.0)
     with locked(tiers.url):
-        results = [meanwhile(uniform, "get_tuple", config()) for _ in range(3)]
-        driver = uniform.saver._driver
-        for result in results:
+        for result in [meanwhile(uniform, "get_tuple", config()) for _ in range(3)]:
             with pytest.raises(ColdTimeout):
-                await result()
-        assert driver._timeouts.abandoned <= 1
+                await result
+        assert uniform.saver._driver._timeouts.abandoned <= 1
     assert await uniform.get_tuple(config()) is None
 
 
 async def test_one_connection_serves_one_call_at_a_time_and_works_afterwards(tiers: Tiers) -> None:
     kind: Any = AsyncPostgresSaver if tiers.native_async else PostgresSaver
-    context = kind.from_conn_string(tiers.url)
-    cold = await context.__aenter__() if tiers.native_async else context.__enter__()
-    uniform = await tiers.uniform(cold=cold, **SHORT)
-    made = await written(uniform)
-    with locked(tiers.url):
-        for thread in ("other", "another"):
-            with pytest.raises(ColdTimeout):
-                await uniform.get_tuple(config(thread))
-    await until(lambda: uniform.saver._driver._timeouts.abandoned == 0)
-    tiers.evict()
-    assert (await uniform.get_tuple(config())).checkpoint["id"] == made[-1]["configurable"]["checkpoint_id"]
-    await context.__aexit__(None, None, None) if tiers.native_async else context.__exit__(None, None, None)
+    async with Block(kind.from_conn_string(tiers.url), tiers.native_async) as cold:
+        uniform = await tiers.uniform(cold=cold, **SHORT)
+        made = await written(uniform)
+        with locked(tiers.url):
+            for thread in ("other", "another"):
+                with pytest.raises(ColdTimeout):
+                    await uniform.get_tuple(config(thread))
+        await none_abandoned(uniform)
+        tiers.evict()
+        assert (await uniform.get_tuple(config())).config == made[-1]
 
 
 class Hanging(InMemorySaver):
@@ -204,21 +173,21 @@ class Hanging(InMemorySaver):
 
     def __init__(self) -> None:
         super().__init__()
-        self.go, self.error = threading.Event(), False
-        self.calls = 0
+        self.go, self.error, self.calls = threading.Event(), False, 0
 
     def get_tuple(self, config: Any) -> Any:
         self.calls += 1
         self.go.wait()
-        if self.error:
-            raise OSError("late")
-        return super().get_tuple(config)
+        return self.answer(config)
 
     async def aget_tuple(self, config: Any) -> Any:
         self.calls += 1
         while not self.go.is_set():
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.01)
+        return self.answer(config)
+
+    def answer(self, config: Any) -> Any:
         if self.error:
             raise OSError("late")
         return super().get_tuple(config)
@@ -242,7 +211,7 @@ async def test_abandoned_calls_are_bounded_and_then_reads_fail_at_once(
     cold.error = True
     with caplog.at_level("INFO", "redis_saver.tiered"):
         cold.go.set()
-        await until(lambda: uniform.saver._driver._timeouts.abandoned == 0)
+        await none_abandoned(uniform)
         await until(lambda: "an abandoned call of cold ended: get_tuple" in caplog.text)
     assert "with OSError" in caplog.text
     cold.error = False
@@ -250,9 +219,8 @@ async def test_abandoned_calls_are_bounded_and_then_reads_fail_at_once(
 
 
 @pytest.mark.plain("it replaces cold")
+@pytest.mark.parametrize("flavour", ["async"], indirect=True)  # there, calls are tasks
 async def test_calls_of_closed_loops_do_not_count(tiers: Tiers, monkeypatch: Any) -> None:
-    if not tiers.native_async:
-        pytest.skip("calls are tasks")
     monkeypatch.setattr(timeouts, "MAX_CALLS", 2)
     cold = Hanging()
     uniform = await tiers.uniform(cold=cold, **SHORT)
@@ -281,9 +249,8 @@ async def test_an_error_of_cold_and_no_limit(tiers: Tiers) -> None:
             await (await tiers.uniform(cold=cold, cold_timeout=limit)).get_tuple(config())
 
 
+@pytest.mark.parametrize("flavour", ["async"], indirect=True)  # there, tasks are cancelled
 async def test_a_cancelled_reader_does_not_wait_for_cold(tiers: Tiers) -> None:
-    if not tiers.native_async:
-        pytest.skip("tasks are cancelled")
     cold = await tiers.cold(application_name="cancelled")
     uniform = await tiers.uniform(cold=cold, cold_timeout=3600)
     with locked(tiers.url):

@@ -12,20 +12,8 @@ import pytest
 import redis
 from tests.support import seeds
 from tests.support.factories import checkpoint, config
-from tests.support.hostile import (
-    MAX_REQUESTS,
-    OF_STORED_BYTES,
-    PREFIX,
-    SECONDS,
-    WHERE,
-    Endless,
-    Recorder,
-    Replay,
-    attempt,
-    changed_reply,
-    furnish,
-    watched,
-)
+from tests.support.hostile import MAX_REQUESTS, OF_STORED_BYTES, PREFIX, SECONDS, WHERE, Endless
+from tests.support.hostile import Recorder, Replay, attempt, changed_reply, furnish, watched
 from langgraph.checkpoint.memory import InMemorySaver
 from tests.support.servers import url_of
 

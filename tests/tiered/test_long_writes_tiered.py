@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
-from tests.support.factories import config
+
+from redis_saver.migrate import amigrate, opened
 from tests.support.raw import check_sound, size, writes_in_chunks
 from tests.support.seeds import seeds_and_slow
 from tests.support.sharing import fields_of
-from tests.support.tiering import BEHIND, Cold, Tiers, drained
+from tests.support.tiering import Cold, Tiers, both_modes, drained
 from tests.support.twins import SHAPES, Twin, check_stored
 from tests.support.uniform import Target, encryption
-
-from redis_saver.migrate import amigrate, opened
 
 pytestmark = [pytest.mark.plain("its savers encrypt, or not, as the test says"), pytest.mark.also_on()]
 SETTINGS: dict[str, Any] = {"plain": {}, "zstd": {"compression": "zstd"}, "sealed": {"compression": "zstd"}}
@@ -29,13 +28,13 @@ def settings(kind: str) -> dict[str, Any]:
 @pytest.mark.random
 @pytest.mark.by_turns
 @pytest.mark.parametrize("kind", ["plain", "sealed"])
-@pytest.mark.parametrize("mode", ["write-through", "write-behind"])
+@both_modes
 @pytest.mark.parametrize("seed", seeds_and_slow(range(2), range(2, 40)))
-async def test_random_shapes_over_two_tiers(tiers: Tiers, mode: str, kind: str, seed: int) -> None:
+async def test_random_shapes_over_two_tiers(tiers: Tiers, mode: dict[str, Any], kind: str, seed: int) -> None:
     async def another() -> Any:
-        return await tiers.uniform(hot=settings(kind), **(BEHIND if mode == "write-behind" else {}))
+        return await tiers.uniform(hot=settings(kind), **mode)
 
-    twin, savers = Twin((mode, kind, seed)), [await another(), await another()]
+    twin, savers = Twin((bool(mode), kind, seed)), [await another(), await another()]
     chance, twin.shapes = twin.chance, [shape for shape in SHAPES if shape != "snapshot"]  # cold refuses to prune these
     await savers[0].get_tuple(twin.where())
     await twin.put(savers[0], a=SHAPES["list"](twin.texts))
@@ -97,23 +96,18 @@ async def test_a_thread_with_long_writes_moves_there_and_back(
     there.prefix, back.prefix = f"{target.prefix}-there", f"{target.prefix}-back"
     returned = back.uniform(**settings(kind))
     with ExitStack() as stack:
+        end: Any = InMemorySaver() if way == "memory" else there.uniform().saver
         if way == "file":
-            ends = [stack.enter_context(opened(f"file:{tmp_path}/moved", target=True))]
-        else:
-            ends = [
-                await tiers.cold()
-                if way == "postgres"
-                else InMemorySaver()
-                if way == "memory"
-                else there.uniform().saver
-            ]
-        assert (await amigrate(source.saver, ends[0], plain=True)).moved == 1
+            end = stack.enter_context(opened(f"file:{tmp_path}/moved", target=True))
+        elif way == "postgres":
+            end = await tiers.cold()
+        assert (await amigrate(source.saver, end, plain=True)).moved == 1
         if way == "file":
             stack.close()
-            ends = [stack.enter_context(opened(f"file:{tmp_path}/moved", target=False))]
+            end = stack.enter_context(opened(f"file:{tmp_path}/moved", target=False))
         else:
-            await twin.check(Cold(ends[0], tiers.native_async))
-        assert (await amigrate(ends[0], returned.saver)).moved == 1
+            await twin.check(Cold(end, tiers.native_async))
+        assert (await amigrate(end, returned.saver)).moved == 1
     await twin.check(source, returned, back.uniform(**settings(kind)))
     stored = [fields_of(each) for each in (target, back)]
     check_sound(back)

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.support import attacking
-from tests.support.factories import chain, checkpoint, config
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.types import Command as Resume
-from langgraph.types import StateSnapshot
-from tests.support.tiering import BEHIND, DEAD, FlakySaver, Tiers, drained, keys_of
-from tests.support.uniform import Target, Uniform
-from tests.support.wrappers import Around, asked, script_of
+from langgraph.types import Command as Resume, StateSnapshot
 
 from redis_saver import DecodeError, ThreadNotFound
-from redis_saver._engine.requests import Call
 from redis_saver._tiered import scripts, threads
 from redis_saver.errors import LimitExceeded
+from tests.support import attacking
+from tests.support.factories import chain, config
+from tests.support.talking import call_graph
+from tests.support.tiering import BEHIND, DEAD, FlakySaver, Tiers, both_histories, both_modes, drained, keys_of, put_new
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import Around, asked, requests_of, script_of
 
 pytestmark = pytest.mark.also_on(cluster="sync")
-
-MODES = pytest.mark.parametrize("settings", [{}, BEHIND], ids=["through", "behind"])
-
-
-async def put(uniform: Uniform, where: Any, number: int = 1) -> Any:
-    made = checkpoint({"n": [number]}, {"n": f"{number:032}.1"})
-    return await uniform.put(where, made, {"source": "loop", "step": number}, made["channel_versions"])
 
 
 def seen(state: Any) -> Any:
@@ -42,67 +33,53 @@ def seen(state: Any) -> Any:
 class Conversation:
     """A graph with a `DeltaChannel`, a subgraph and interrupts, over a saver, and the same over LangGraph's in memory."""
 
-    def __init__(self, native_async: bool, thread: str) -> None:
-        self.native_async, self.where = native_async, config(thread, None)
-        self.model = attacking.graph(InMemorySaver())
+    def __init__(self, thread: str) -> None:
+        self.where, self.model = config(thread, None), attacking.graph(InMemorySaver())
 
-    async def call(self, graph: Any, method: str, *given: Any, **options: Any) -> Any:
-        if self.native_async and graph is not self.model:
-            return await getattr(graph, f"a{method}")(*given, self.where, **options)
-        return await asyncio.to_thread(getattr(graph, method), *given, self.where, **options)
+    async def state(self, graph: Any) -> Any:
+        return seen(await call_graph(graph, "get_state", self.where, subgraphs=True))
 
     async def history(self, graph: Any) -> list[Any]:
-        if self.native_async and graph is not self.model:
-            return [seen(each) async for each in graph.aget_state_history(self.where)]
-        return [seen(each) for each in graph.get_state_history(self.where)]
+        return list(map(seen, await call_graph(graph, "get_state_history", self.where)))
 
     async def turn(self, saver: Any, number: int) -> None:
+        graph = attacking.graph(saver)
         for given in ({"log": [f"turn {number}"], "turn": number, "long": [], "done": []}, Resume(resume="yes")):
-            found = []
-            for graph in (attacking.graph(saver), self.model):
-                await self.call(graph, "invoke", given)
-                found.append(seen(await self.call(graph, "get_state", subgraphs=True)))
-            assert found[0] == found[1]
-        assert await self.history(attacking.graph(saver)) == await self.history(self.model)
+            for each in (graph, self.model):
+                await call_graph(each, "invoke", given, self.where)
+            assert await self.state(graph) == await self.state(self.model)
+        assert await self.history(graph) == await self.history(self.model)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="interrupt() in asyncio tasks needs Python 3.11, says LangGraph")
 @pytest.mark.encrypted_too
-@pytest.mark.parametrize("cold_history", ["all", "latest"])
-async def test_a_conversation_begins_and_goes_on_without_cold(tiers: Tiers, cold_history: str) -> None:
-    options = {**BEHIND, "cold_history": cold_history}
-    first, second = [await tiers.saver(cold=await tiers.dead_cold(), **options) for _ in range(2)]
-    thread = await Uniform(first).new_thread()
-    talk = Conversation(tiers.native_async, thread)
-    assert await Uniform(second).get_tuple(talk.where) is None, "another process knows it, too"
-    for number, saver in enumerate((second, first, second)):
-        await talk.turn(saver, number)
-    found = await Uniform(first).get_thread(thread)
+@both_histories
+async def test_a_conversation_begins_and_goes_on_without_cold(tiers: Tiers, behind: dict[str, Any]) -> None:
+    first, second = [await tiers.uniform(cold=await tiers.dead_cold(), **behind) for _ in range(2)]
+    thread = await first.new_thread()
+    talk = Conversation(thread)
+    assert await second.get_tuple(talk.where) is None, "another process knows it, too"
+    for number, uniform in enumerate((second, first, second)):
+        await talk.turn(uniform.saver, number)
+    found = await first.get_thread(thread)
     assert (found.in_cold, found.tier, found.interrupted) == (None, "hot", False)
     assert found.lacking > 0
 
-    back = await tiers.uniform(**options)
+    back = await tiers.uniform(**behind)
     await drained(back)
     graph = attacking.graph(back.saver)
     assert await talk.history(graph) == await talk.history(talk.model), "hot has it all"
     tiers.evict(thread=thread)
-    assert seen(await talk.call(graph, "get_state", subgraphs=True)) == seen(
-        await talk.call(talk.model, "get_state", subgraphs=True)
-    )
-    if cold_history == "all":
+    assert await talk.state(graph) == await talk.state(talk.model)
+    if behind is BEHIND:
         assert await talk.history(graph) == await talk.history(talk.model)
-    await talk.turn(back.saver, 3) if cold_history == "all" else None
+        await talk.turn(back.saver, 3)
 
 
-@MODES
-async def test_a_new_thread_is_a_mark_and_no_thread(tiers: Tiers, settings: dict[str, Any]) -> None:
-    uniform, requests = await tiers.uniform(hot={"ttl": "1h"}, cold=await tiers.dead_cold(), **settings), list[Any]()
-
-    def noted(request: Any) -> Any:
-        requests.append(request)
-        return (yield request)
-
-    Around(uniform.saver.hot, noted)
+@both_modes
+async def test_a_new_thread_is_a_mark_and_no_thread(tiers: Tiers, mode: dict[str, Any]) -> None:
+    uniform = await tiers.uniform(hot={"ttl": "1h"}, cold=await tiers.dead_cold(), **mode)
+    requests = requests_of(uniform.saver.hot)
     thread = await uniform.new_thread()
     assert [script_of(request) for request in requests] == [scripts.NEW_THREAD]
     keys, raw, where = keys_of(tiers, thread), tiers.target.raw, config(thread)
@@ -123,44 +100,39 @@ async def test_a_new_thread_is_a_mark_and_no_thread(tiers: Tiers, settings: dict
     assert set(tiers.target.keys()) == {keys.lease, keys.flush}, "reading changes nothing"
 
 
-@MODES
-async def test_threads_of_both_tiers_lack_a_new_one(tiers: Tiers, settings: dict[str, Any]) -> None:
-    uniform = await tiers.uniform(**settings)
-    await uniform.new_thread()
-    assert await uniform.threads() == [] and await uniform.list(None) == []
-
-
-@MODES
-async def test_a_deletion_leaves_nothing_of_a_new_thread(tiers: Tiers, settings: dict[str, Any]) -> None:
-    uniform = await tiers.uniform(**settings)
+@both_modes
+async def test_a_deletion_leaves_nothing_of_a_new_thread(tiers: Tiers, mode: dict[str, Any]) -> None:
+    uniform = await tiers.uniform(**mode)
     thread = await uniform.new_thread()
+    assert await uniform.threads() == [] and await uniform.list(None) == [], "it is not listed"
     await uniform.delete_thread(thread)
     assert not tiers.target.raw.exists(keys_of(tiers, thread).lease)
     await uniform.flush()
-    left = {keys_of(tiers, thread).flush} if settings else set()  # for an hour, as after each deletion
+    left = {keys_of(tiers, thread).flush} if mode else set()  # for an hour, as after each deletion
     assert set(tiers.target.keys()) & {*keys_of(tiers, thread)} == left
     assert await uniform.get_tuple(config(thread)) is None and await uniform.get_thread(thread) is None
 
 
-@MODES
-async def test_a_repeated_request_changes_nothing(tiers: Tiers, settings: dict[str, Any]) -> None:
-    uniform, requests = await tiers.uniform(**settings), list[Any]()
+@both_modes
+async def test_a_repeated_request_changes_nothing(tiers: Tiers, mode: dict[str, Any]) -> None:
+    uniform, requests = await tiers.uniform(**mode), list[Any]()
+    hot = Uniform(uniform.saver.hot)
 
     def twice(request: Any) -> Any:
-        if isinstance(request, Call) and request.script is scripts.NEW_THREAD:
+        if script_of(request) is scripts.NEW_THREAD:
             requests.append(request)
             assert (yield request) == 1
         return (yield request)
 
     Around(uniform.saver.hot, twice)
     thread = await uniform.new_thread()
-    assert len(requests) == 1
-    stored = await put(uniform, config(thread))
-    assert await asked(Uniform(uniform.saver.hot), requests[0]) == 1
+    (request,) = requests
+    stored = await put_new(uniform, config(thread))
+    assert await asked(hot, request) == 1
     assert not tiers.target.raw.exists(keys_of(tiers, thread).lease)
     await uniform.flush()
     tiers.evict(thread=thread)  # now only cold has it, and a mark would hide it
-    assert await asked(Uniform(uniform.saver.hot), requests[0]) == 1
+    assert await asked(hot, request) == 1
     assert (await uniform.get_tuple(config(thread))).config == stored
     await uniform.delete_thread(thread)
     await uniform.flush()
@@ -170,7 +142,7 @@ async def test_a_repeated_request_changes_nothing(tiers: Tiers, settings: dict[s
 async def test_a_name_that_is_taken_is_made_anew(tiers: Tiers, monkeypatch: pytest.MonkeyPatch) -> None:
     uniform = await tiers.uniform(**BEHIND)
     made = ["marked", "written", "free"]
-    await put(uniform, config("written"))
+    await put_new(uniform, config("written"))
     monkeypatch.setattr(threads.names, "new_thread", lambda: made[0])
     assert await uniform.new_thread() == "marked"
     monkeypatch.setattr(threads.names, "new_thread", lambda: made.pop(0))
@@ -193,9 +165,9 @@ async def test_write_through_reads_nothing_of_a_new_thread_from_cold(tiers: Tier
     assert [saved.config for saved in await reader.list(config(thread))] == configs[::-1]
 
 
-@MODES
-async def test_a_thread_asks_cold_if_its_mark_is_gone(tiers: Tiers, settings: dict[str, Any]) -> None:
-    uniform, dead = await tiers.uniform(**settings), await tiers.uniform(cold=await tiers.dead_cold(), **settings)
+@both_modes
+async def test_a_thread_asks_cold_if_its_mark_is_gone(tiers: Tiers, mode: dict[str, Any]) -> None:
+    uniform, dead = await tiers.uniform(**mode), await tiers.uniform(cold=await tiers.dead_cold(), **mode)
     thread = await dead.new_thread({"configurable": {"thread_ttl": "2h", "thread_id": "of its parent"}})
     lease = keys_of(tiers, thread).lease
     assert 0 < tiers.target.raw.pttl(lease) <= 2 * 3600_000
@@ -203,27 +175,22 @@ async def test_a_thread_asks_cold_if_its_mark_is_gone(tiers: Tiers, settings: di
     with pytest.raises(DEAD):
         await dead.get_tuple(config(thread))
     assert await uniform.get_tuple(config(thread)) is None
-    stored = await put(uniform, config(thread))
+    stored = await put_new(uniform, config(thread))
     assert (await dead.get_tuple(config(thread))).config == stored
 
 
 async def test_a_rollback_of_a_new_thread_needs_no_cold(tiers: Tiers) -> None:
     dead = await tiers.uniform(cold=await tiers.dead_cold(), **BEHIND)
     thread = await dead.new_thread()
-    outer, inner = dead.saver.own(thread, run_id="run"), dead.saver.own(thread, on_busy="rollback")
-    if dead.native_async:
-        async with outer, inner:
-            pass
-    else:
-        with outer, inner:
-            pass
+    async with dead.own(thread, run_id="run"), dead.own(thread, on_busy="rollback"):
+        pass
     assert await dead.get_tuple(config(thread)) is None, "it is still new"
 
 
 async def test_a_write_that_may_have_reached_cold_ends_the_mark(tiers: Tiers) -> None:
     dead = await tiers.uniform(cold=await tiers.dead_cold())
     thread = await dead.new_thread()
-    for write in (put(dead, config(thread)), dead.get_tuple(config(thread))):
+    for write in (put_new(dead, config(thread)), dead.get_tuple(config(thread))):
         with pytest.raises(DEAD):
             await write
 
@@ -231,7 +198,7 @@ async def test_a_write_that_may_have_reached_cold_ends_the_mark(tiers: Tiers) ->
 async def test_a_thread_that_began_without_the_tiers_is_not_new(tiers: Tiers) -> None:
     uniform = await tiers.uniform()
     thread = await uniform.new_thread()
-    stored = await put(Uniform(uniform.saver.hot), config(thread))
+    stored = await put_new(Uniform(uniform.saver.hot), config(thread))
     assert [saved.config for saved in await uniform.list(config(thread))] == [stored], "it is enrolled"
     tiers.evict(thread=thread)
     assert (await uniform.get_tuple(config(thread))).config == stored
@@ -260,5 +227,5 @@ async def test_a_name_begins_with_a_prefix(tiers: Tiers) -> None:
         with pytest.raises(LimitExceeded, match="a thread that begins with"):
             await saver.new_thread(prefix="x" * 16_384)
         assert tiers.target.keys() == before
-    await put(uniform, config(made[0]))
+    await put_new(uniform, config(made[0]))
     assert [info.thread_id for info in await uniform.threads(thread_prefix="acme:")] == made[:1]

@@ -13,15 +13,12 @@ import pytest
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import INTERRUPT, RESUME, _DeltaSnapshot
-from tests.support import seeds
-from tests.support.factories import checkpoint, config, ids
-from tests.support.tiering import BEHIND, Tiers, drained, plain
-from tests.support.uniform import Uniform
 
 from redis_saver._common.postgres import as_json
+from tests.support import seeds
+from tests.support.factories import checkpoint, config, ids
+from tests.support.tiering import Tiers, both_modes, drained, plain, only_in_cold
 
-MODES: dict[str, dict[str, Any]] = {"write-through": {}, "write-behind": BEHIND}
-of_both_modes = pytest.mark.parametrize("mode", MODES)
 pytestmark = pytest.mark.also_on(cluster="sync")
 
 
@@ -59,28 +56,22 @@ def typed(values: dict[str, Any]) -> Any:
     return {name: (type(value), repr(value)) for name, value in values.items()}
 
 
-async def through(uniform: Uniform, mode: str) -> None:
-    if mode == "write-behind":
-        await drained(uniform)
-
-
 @pytest.mark.encrypted_too
-@of_both_modes
-async def test_scalars_keep_their_types_in_both_tiers(tiers: Tiers, mode: str) -> None:
-    uniform = await tiers.uniform(**MODES[mode])
+@both_modes
+async def test_scalars_keep_their_types_in_both_tiers(tiers: Tiers, mode: dict[str, Any]) -> None:
+    uniform = await tiers.uniform(**mode)
     await uniform.get_tuple(config())
     versions = {name: f"{number:032}.1" for number, name in enumerate(SCALARS)}
     first = await uniform.put(config(), checkpoint(SCALARS, versions), {"step": 0}, versions)
     new = {"one": f"{99:032}.1"}
-    second = await uniform.put(
-        first, checkpoint({**SCALARS, "one": 2.0}, {**versions, **new}), {"step": 1}, new
-    )  # all others are unchanged
-    await through(uniform, mode)
+    child = checkpoint({**SCALARS, "one": 2.0}, {**versions, **new})  # all others are unchanged
+    second = await uniform.put(first, child, {"step": 1}, new)
+    await drained(uniform)
     expected = [typed(SCALARS), typed({**SCALARS, "one": 2.0})]
     for is_lost in (False, True):
         if is_lost:
             tiers.evict()
-        reader = await tiers.uniform(**MODES[mode])
+        reader = await tiers.uniform(**mode)
         found = [(await reader.get_tuple(where)).checkpoint["channel_values"] for where in (first, second)]
         assert list(map(typed, found)) == expected
         listed = [saved.checkpoint["channel_values"] for saved in await reader.list(config())]
@@ -92,18 +83,17 @@ async def test_scalars_keep_their_types_in_both_tiers(tiers: Tiers, mode: str) -
 
 
 @pytest.mark.plain("LangGraph's saver wrote the rows")
-@of_both_modes
-async def test_rows_from_before_stay_as_cold_gives_them(tiers: Tiers, mode: str) -> None:
+@both_modes
+async def test_rows_from_before_stay_as_cold_gives_them(tiers: Tiers, mode: dict[str, Any]) -> None:
     cold, versions = await tiers.cold_uniform(), {"n": "1", "other": "1"}
     old = await cold.put(config(), checkpoint({"n": 1e16, "other": 1}, versions), {}, versions)
-    uniform = await tiers.uniform(**MODES[mode])
+    uniform = await tiers.uniform(**mode)
     saved = await uniform.get_tuple(config())
     assert typed(saved.checkpoint["channel_values"])["n"] == (int, "1" + "0" * 16)
     new = {"other": "2"}
     where = await uniform.put(old, checkpoint({"n": 1e16, "other": 2}, {**versions, **new}), {}, new)
-    await through(uniform, mode)
-    tiers.evict()
-    found = (await (await tiers.uniform(**MODES[mode])).get_tuple(where)).checkpoint["channel_values"]
+    await only_in_cold(tiers, uniform)
+    found = (await (await tiers.uniform(**mode)).get_tuple(where)).checkpoint["channel_values"]
     assert typed(found)["n"] == (int, "1" + "0" * 16)
 
 
@@ -121,39 +111,37 @@ AS_JSON |= {"keys": {"1": "a", "null": "b"}, "pair": ["x", [2]], "nul": "ab"}
 
 
 @pytest.mark.encrypted_too
-@of_both_modes
-async def test_metadata_are_json_in_both_tiers(tiers: Tiers, mode: str) -> None:
+@both_modes
+async def test_metadata_are_json_in_both_tiers(tiers: Tiers, mode: dict[str, Any]) -> None:
     """With those of the config, and without `writes`."""
-    uniform = await tiers.uniform(**MODES[mode])
+    uniform = await tiers.uniform(**mode)
     await uniform.get_tuple(config())
     where = {"configurable": config(user="ada")["configurable"], "metadata": {"lang": "en", "writes": "w"}}
     await uniform.put(where, checkpoint({"n": [1]}), METADATA, {"n": "1"})
     for is_lost in (False, True):
         if is_lost:
-            await through(uniform, mode)
-            tiers.evict()
-        reader = await tiers.uniform(**MODES[mode])
+            await only_in_cold(tiers, uniform)
+        reader = await tiers.uniform(**mode)
         (listed,) = await reader.list(config())
         got = await reader.get_tuple(config())
         assert repr(got.metadata["floats"]) == repr(AS_JSON["floats"])
         assert got.metadata == listed.metadata == AS_JSON
 
 
-@of_both_modes
+@both_modes
 @pytest.mark.plain("the metadata are sealed")
-async def test_a_cold_that_merges_no_metadata_gets_them_merged(tiers: Tiers, mode: str) -> None:
+async def test_a_cold_that_merges_no_metadata_gets_them_merged(tiers: Tiers, mode: dict[str, Any]) -> None:
     class NotMerging(InMemorySaver):
         def put(self, where: Any, made: Any, metadata: Any, new: Any) -> Any:
             return super().put({"configurable": where["configurable"]}, made, metadata, new)
 
     cold = NotMerging()
-    uniform = await tiers.uniform(cold=cold, **MODES[mode])
+    uniform = await tiers.uniform(cold=cold, **mode)
     await uniform.get_tuple(config())
     await uniform.put({**config(), "metadata": {"lang": "en"}}, checkpoint({"n": 1}), {1: ["a"]}, {"n": "1"})
     got = (await uniform.get_tuple(config())).metadata
-    await through(uniform, mode)
-    tiers.evict()
-    again = (await (await tiers.uniform(cold=cold, **MODES[mode])).get_tuple(config())).metadata
+    await only_in_cold(tiers, uniform)
+    again = (await (await tiers.uniform(cold=cold, **mode)).get_tuple(config())).metadata
     assert got == again == {1: ["a"], "lang": "en"}
 
 
@@ -172,28 +160,27 @@ def test_jsonb_gives_back_what_as_json_says(postgres: str) -> None:
 # -- copies
 
 
-@of_both_modes
+@both_modes
 @pytest.mark.parametrize("kind", ["postgres", "memory"])
-async def test_a_copy_keeps_the_order_of_writes(tiers: Tiers, mode: str, kind: str) -> None:
+async def test_a_copy_keeps_the_order_of_writes(tiers: Tiers, mode: dict[str, Any], kind: str) -> None:
     """Also if hot knows the paths of some tasks only, and cold returns none."""
     cold = InMemorySaver() if kind == "memory" else await tiers.cold()
-    uniform = await tiers.uniform(cold=cold, **MODES[mode])
+    uniform = await tiers.uniform(cold=cold, **mode)
     await uniform.get_tuple(config())
     where = await uniform.put(config(), checkpoint({"n": 1}), {}, {"n": "1"})
     for number, path in enumerate(("~b", "a", "00000001", "c")):
         await uniform.put_writes(where, [("n", number), ("m", number)], f"task-{9 - number}", path)
     await uniform.put_writes(where, [(INTERRUPT, ["?"])], "task-9", "a")  # under another path than its other writes
-    await through(uniform, mode)
-    tiers.evict()
-    again = await tiers.uniform(cold=cold, **MODES[mode])
+    await only_in_cold(tiers, uniform)
+    again = await tiers.uniform(cold=cold, **mode)
     await again.get_tuple(where)  # a fill without the paths
     await again.put_writes(where, [("n", "late")], "task-0", "b")
     await again.put_writes(where, [(RESUME, "!")], "task-9", "a")
-    await through(again, mode)
+    await drained(again)
     await again.copy_thread("thread", "copy")
     one, other = await again.get_tuple(config()), await again.get_tuple(config("copy"))
     assert other.pending_writes == one.pending_writes
-    await through(again, mode)
+    await drained(again)
     tiers.evict(thread="copy")
     assert (await again.get_tuple(config("copy"))).pending_writes == one.pending_writes
 
@@ -202,10 +189,10 @@ async def test_a_copy_keeps_the_order_of_writes(tiers: Tiers, mode: str, kind: s
 
 
 @pytest.mark.encrypted_too
-@of_both_modes
-async def test_a_history_follows_parents_whatever_their_ids(tiers: Tiers, mode: str) -> None:
+@both_modes
+async def test_a_history_follows_parents_whatever_their_ids(tiers: Tiers, mode: dict[str, Any]) -> None:
     """A worker's clock was 30 s ahead. Another one continues its checkpoint by id."""
-    uniform = await tiers.uniform(**MODES[mode])
+    uniform = await tiers.uniform(**mode)
     await uniform.get_tuple(config())
     made = [str(uuid6()) for _ in range(6)]
     ahead = "ffff0000-0000-6000-8000-000000000000"
@@ -215,18 +202,18 @@ async def test_a_history_follows_parents_whatever_their_ids(tiers: Tiers, mode: 
         values = {"log": _DeltaSnapshot(["begin"])} if number == 0 else {}
         where = await uniform.put(where, checkpoint(values, version, checkpoint_id), {"step": number}, version)
         await uniform.put_writes(where, [("log", [f"in{number}"])], f"task-{number}", "path")
-    await through(uniform, mode)
+    await drained(uniform)
     expected = {"seed": _DeltaSnapshot(["begin"]), "writes": [(f"task-{n}", "log", [f"in{n}"]) for n in range(6)]}
     later = "ffff0001-0000-6000-8000-000000000000"
     for target in (where, None):
         if target is None:
             version = {"log": f"{9:032}.1"}
             target = await uniform.put(where, checkpoint({}, version, later), {"step": 9}, version)
-            await through(uniform, mode)
+            await drained(uniform)
             expected["writes"] = [*expected["writes"], ("task-6", "log", ["in6"])]
         tiers.evict()
         for _ in range(2):
-            reader = await tiers.uniform(**MODES[mode])
+            reader = await tiers.uniform(**mode)
             history = await reader.get_delta_channel_history(config=target, channels=["log"])
             assert history["log"] == expected
             await reader.get_tuple(target)

@@ -6,10 +6,9 @@ import json
 import pickle
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
-import psycopg
 import pytest
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
@@ -18,15 +17,15 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import INTERRUPT, _DeltaSnapshot
 from langgraph.graph import START, StateGraph
 from pydantic import BaseModel, field_validator
-from tests.support.factories import checkpoint, config
-from tests.support.tiering import BEHIND, Tiers, between, drained, keys_of, plain
-from tests.support.uniform import Uniform
 from typing_extensions import TypedDict
 
 from redis_saver._tiered import scripts
+from tests.support.factories import checkpoint, config
+from tests.support.talking import call_graph
+from tests.support.tiering import BEHIND, TABLES, Tiers, between, both_modes, drained, keys_of, plain
+from tests.support.uniform import Uniform
 
 pytestmark = pytest.mark.also_on(cluster="sync")
-MODES: dict[str, dict[str, Any]] = {"write-through": {}, "write-behind": BEHIND}
 KEY = b"k" * 32
 
 
@@ -57,16 +56,11 @@ def without_classes() -> Iterator[None]:
         vars(module).update(classes)
 
 
-@contextmanager
-def with_classes() -> Iterator[None]:
-    yield
-
-
 STRICT = JsonPlusSerializer(allowed_msgpack_modules=None)
 READERS: dict[str, tuple[Callable[[], Any], dict[str, Any], Any]] = {
     "lacks the classes": (without_classes, {}, None),
-    "is strict": (with_classes, {"strict": True}, STRICT),
-    "validates again": (with_classes, {}, None),
+    "is strict": (nullcontext, {"strict": True}, STRICT),
+    "validates again": (nullcontext, {}, None),
 }
 
 
@@ -90,11 +84,7 @@ async def objects_put(uniform: Uniform) -> list[dict[str, Any]]:
 
 
 def rows(tiers: Tiers) -> Any:
-    with psycopg.connect(tiers.url) as connection:
-        return [
-            sorted(connection.execute(f"SELECT * FROM {table}").fetchall(), key=repr)
-            for table in ("checkpoints", "checkpoint_blobs", "checkpoint_writes")
-        ]
+    return [sorted(tiers.sql(f"SELECT * FROM {table}"), key=repr) for table in TABLES.split(", ")]
 
 
 async def everything(uniform: Uniform, stored: list[dict[str, Any]]) -> Any:
@@ -103,26 +93,25 @@ async def everything(uniform: Uniform, stored: list[dict[str, Any]]) -> Any:
 
 
 @pytest.mark.encrypted_too
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 @pytest.mark.parametrize("reader", READERS)
-async def test_a_reader_changes_nothing_for_others(tiers: Tiers, mode: str, reader: str) -> None:
+async def test_a_reader_changes_nothing_for_others(tiers: Tiers, mode: dict[str, Any], reader: str) -> None:
     make, hot, serde = READERS[reader]
-    worker = await tiers.uniform(**MODES[mode])
+    worker = await tiers.uniform(**mode)
     stored = await objects_put(worker)
-    if mode == "write-behind":
-        await drained(worker)
+    await drained(worker)
     expected, before = await everything(await tiers.uniform(), stored), rows(tiers)
     assert expected[0][0][1]["channel_values"]["place"].text.startswith("c!")
     for _ in range(2):
         tiers.evict()
-        other = await reader_of(tiers, hot, serde, **MODES[mode])
+        other = await reader_of(tiers, hot, serde, **mode)
         with make():
             await everything(other, stored)
             assert other.saver.stats().tiers.rehydrations > 0
             assert not (await other.check("thread")).findings
             await other.copy_thread("thread", "copy")
-            await other.flush() if mode == "write-behind" else None
-    fresh = await tiers.uniform(**MODES[mode])
+            await other.flush()
+    fresh = await tiers.uniform(**mode)
     assert await everything(fresh, stored) == expected
     assert fresh.saver.stats().tiers.misses == 0
     assert (await fresh.check("thread")).findings == ()
@@ -168,7 +157,7 @@ class Silent(BaseCheckpointSaver[str]):
         self.saver = saver
 
     def __getattribute__(self, name: str) -> Any:
-        own = name in ("saver", "serde", "with_allowlist") or name.startswith("_")
+        own = name in ("saver", "serde", "with_allowlist", "decodes_only_by_serde") or name.startswith("_")
         return object.__getattribute__(self, name) if own else getattr(self.saver, name)
 
 
@@ -190,7 +179,7 @@ async def test_a_cold_without_bytes_fills_only_what_was_surely_decoded(tiers: Ti
     stored = {
         name: await worker.put(config(name), checkpoint({"n": value}), {}, {"n": "1"}) for name, value in made.items()
     }
-    for with_class, filled in ((without_classes, ["text"]), (with_classes, ["text", "place"])):
+    for with_class, filled in ((without_classes, ["text"]), (nullcontext, ["text", "place"])):
         for name in made:
             tiers.evict(thread=name)
         reader = await tiers.uniform(cold=cold)
@@ -236,12 +225,12 @@ class Unpackable:
 
 
 @pytest.mark.plain("cold has envelopes then")
-@pytest.mark.parametrize("mode", MODES)
-async def test_pickled_metadata_are_read_and_copied_but_fill_nothing(tiers: Tiers, mode: str) -> None:
+@both_modes
+async def test_pickled_metadata_are_read_and_copied_but_fill_nothing(tiers: Tiers, mode: dict[str, Any]) -> None:
     cold = InMemorySaver(serde=JsonPlusSerializer(pickle_fallback=True))
     metadata, value = {"x": Unpackable(1)}, {"n": Unpackable(2)}
     cold.put(config(), checkpoint(value, {"n": "1"}), metadata, {"n": "1"})
-    uniform = await tiers.uniform(cold=cold, **MODES[mode])
+    uniform = await tiers.uniform(cold=cold, **mode)
     await uniform.copy_thread("thread", "copy")
     for thread in ("thread", "copy", "thread"):
         found = await uniform.get_tuple(config(thread))
@@ -257,8 +246,8 @@ class Trip(TypedDict):
 
 
 @pytest.mark.encrypted_too
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_turn_of_an_older_release_keeps_what_it_does_not_change(tiers: Tiers, mode: str) -> None:
+@both_modes
+async def test_a_turn_of_an_older_release_keeps_what_it_does_not_change(tiers: Tiers, mode: dict[str, Any]) -> None:
     """Redis loses the thread before the turn, or between its read and its first write."""
 
     def graph(saver: Any) -> Any:
@@ -266,28 +255,25 @@ async def test_a_turn_of_an_older_release_keeps_what_it_does_not_change(tiers: T
         return builder.add_edge(START, "go").compile(checkpointer=saver)
 
     async def turn(saver: Any, given: Any) -> None:
-        if tiers.native_async:
-            await graph(saver).ainvoke(given, config())
-        else:
-            graph(saver).invoke(given, config())
+        await call_graph(graph(saver), "invoke", given, config())
 
     async def lose() -> None:
         tiers.evict()
 
-    worker = await tiers.uniform(**MODES[mode])
+    worker = await tiers.uniform(**mode)
     await turn(worker.saver, {"place": Place(name="x"), "turns": 0})
     for loses_late in (False, True):
-        await worker.flush() if mode == "write-behind" else None
+        await worker.flush()
         tiers.evict()
-        older = await tiers.uniform(**MODES[mode])
+        older = await tiers.uniform(**mode)
         if loses_late:
-            between(older, scripts.PUT_BEHIND if mode == "write-behind" else scripts.BEGIN_INTENT, lose)
+            between(older, scripts.PUT_BEHIND if mode else scripts.BEGIN_INTENT, lose)
         with without_classes():
             await turn(older.saver, {"turns": 5})
-            await older.flush() if mode == "write-behind" else None
+            await older.flush()
         for is_lost in (False, True):
             if is_lost:
                 tiers.evict()
-            values = (await (await tiers.uniform(**MODES[mode])).get_tuple(config())).checkpoint["channel_values"]
+            values = (await (await tiers.uniform(**mode)).get_tuple(config())).checkpoint["channel_values"]
             assert values["place"] == Place(name="x")
             assert values["turns"] == 6

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.support.factories import config
-from tests.support.tiering import BEHIND, VERSIONS, Tiers, drained, keys_of, new, plain, two_runs, written
 
 from redis_saver import BacklogWarning, FlushPaused
 from redis_saver._common.names import Keyspace
 from redis_saver._tiered import backlog
+from tests.support.factories import config
+from tests.support.growing import until
+from tests.support.tiering import BEHIND, Tiers, drained, keys_of, plain, put_new, two_runs, written
+from tests.support.uniform import Block
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis", "redis62"], indirect=True)
 
 
 def unflushed(tiers: Tiers) -> bytes:
     return Keyspace(tiers.target.prefix).unflushed
-
-
-async def until(is_done: Callable[[], Any]) -> None:
-    end = time.monotonic() + 30
-    while not is_done():
-        assert time.monotonic() < end
-        await asyncio.sleep(0.01)
 
 
 @pytest.mark.encrypted_too
@@ -36,8 +29,7 @@ async def test_a_pause_of_one_process_stops_the_flushers_of_others(tiers: Tiers)
     await uniform.get_tuple(config("other"))  # starts the flusher
     await until(lambda: uniform.saver.stats().tiers.paused_seconds)  # it knows within a second
     await written(uniform)
-    for _ in range(20):
-        await asyncio.sleep(0.05)
+    await asyncio.sleep(0.5)
     stats = uniform.saver.stats().tiers
     assert stats.flushed == 0 and stats.backlog == 6 and 3500 < stats.paused_seconds <= 3600
     assert tiers.target.raw.zcard(keys_of(tiers).dirty) == 6
@@ -45,7 +37,7 @@ async def test_a_pause_of_one_process_stops_the_flushers_of_others(tiers: Tiers)
     await operator.resume_flushing()
     await until(lambda: not uniform.saver.stats().tiers.backlog and not tiers.target.raw.exists(keys_of(tiers).dirty))
     assert uniform.saver.stats().tiers.paused_seconds == 0
-    await (uniform.saver.aclose() if uniform.native_async else asyncio.to_thread(uniform.saver.close))
+    await uniform.close()
 
 
 async def test_what_needs_a_flush_says_paused_or_answers_from_both_tiers(tiers: Tiers, caplog: Any) -> None:
@@ -54,20 +46,19 @@ async def test_what_needs_a_flush_says_paused_or_answers_from_both_tiers(tiers: 
     await written(uniform, "flushed")
     await drained(uniform)
     await uniform.pause_flushing(7200)
-    await uniform.put(config("flushed"), *_new())
+    await put_new(uniform, config("flushed"))
     made = await written(uniform)
     for thread in ("thread", "flushed"):
         tiers.target.raw.hdel(keys_of(tiers, thread).data_key, "@complete")
     assert len(await uniform.list(config("flushed"))) == 4, "cold lacks one, and hot has it"
     assert len(await uniform.list(config())) == 3
     with pytest.raises(FlushPaused, match=r"paused for another (120m|2h|1h).*resume_flushing\(\)"):
-        await through.put(made[-1], *_new())
+        await put_new(through, made[-1])
     assert await uniform.flush(timeout=600) == 7, "it would wait for the end of the pause"
-    left = await uniform.saver.aclose() if uniform.native_async else uniform.saver.close()
-    assert left == 7 and "flushing is paused for another 7" in caplog.text
+    assert await uniform.close() == 7 and "flushing is paused for another 7" in caplog.text
     await through.resume_flushing()
     await drained(through)
-    await through.put(made[-1], *_new())
+    await put_new(through, made[-1])
 
 
 @pytest.mark.parametrize("call", ["prune", "delete_for_runs"])
@@ -78,7 +69,7 @@ async def test_turns_go_on_after_a_change_that_the_pause_refused(tiers: Tiers, c
     newest = (await uniform.get_tuple(config())).config
     with pytest.raises(FlushPaused):
         await (uniform.prune(["thread"]) if call == "prune" else uniform.delete_for_runs(["run-2"]))
-    await uniform.put(newest, *_new())
+    await put_new(uniform, newest)
     assert uniform.saver.stats().tiers.written_through == 0
 
 
@@ -87,7 +78,7 @@ async def test_the_first_write_to_a_thread_from_before_the_tiers_needs_no_flush(
     newest = (await written(tiers.target.uniform()))[-1]
     uniform = await tiers.uniform(**BEHIND)
     await uniform.pause_flushing(60)
-    await (uniform.put(newest, *_new()) if call == "put" else uniform.put_writes(newest, [("n", 1)], "later"))
+    await (put_new(uniform, newest) if call == "put" else uniform.put_writes(newest, [("n", 1)], "later"))
     stats = uniform.saver.stats().tiers
     assert (stats.written_through, stats.enrolled) == (0, 1)
     await uniform.resume_flushing()
@@ -96,22 +87,13 @@ async def test_the_first_write_to_a_thread_from_before_the_tiers_needs_no_flush(
     assert list(map(plain, cold)) == list(map(plain, hot)) and len(hot) == 3 + (call == "put")
 
 
-def _new() -> Any:
-    return new(), {"source": "loop", "step": 9, "parents": {}}, VERSIONS
-
-
 @pytest.mark.plain("no values")
 async def test_the_end_of_a_block_warns_of_the_pause(tiers: Tiers) -> None:
     uniform = await tiers.uniform(mode="write-behind", flush_interval=600.0)
     with pytest.warns(BacklogWarning, match="flushing is paused"):
-        if uniform.native_async:
-            async with uniform.saver:
-                await uniform.pause_flushing(60)
-                await written(uniform)
-        else:
-            with uniform.saver:
-                await uniform.pause_flushing(60)
-                await written(uniform)
+        async with Block(uniform.saver, tiers.native_async):
+            await uniform.pause_flushing(60)
+            await written(uniform)
 
 
 @pytest.mark.plain("no values")

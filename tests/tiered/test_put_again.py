@@ -6,24 +6,21 @@ import random
 from typing import Any
 
 import pytest
-from tests.support.factories import checkpoint, config
 from langgraph.checkpoint.memory import InMemorySaver
+
+from tests.support.factories import checkpoint, config
 from tests.support.seeds import seeds_and_slow, targets
-from tests.support.tiering import BEHIND, Tiers, drained, keys_of, plain
-
-MODES = pytest.mark.parametrize("mode", ["write-through", "write-behind"])
+from tests.support.tiering import BEHIND, Tiers, both_modes, drained, keys_of, plain, only_in_cold
 
 
-@MODES
-async def test_a_repeated_put_replaces_an_older_value_without_its_parent(tiers: Tiers, mode: str) -> None:
+@both_modes
+async def test_a_repeated_put_replaces_an_older_value_without_its_parent(tiers: Tiers, mode: dict[str, Any]) -> None:
     """Hot lacks the parent, and does not keep the old value."""
-    settings = BEHIND if mode == "write-behind" else {}
-    uniform, other = await tiers.uniform(**settings), await tiers.uniform(**settings)
+    uniform, other = await tiers.uniform(**mode), await tiers.uniform(**mode)
     first = await uniform.put(config(), checkpoint({"n": [1]}, {"n": 1}, "1"), {}, {"n": 1})
     second = await uniform.put(first, checkpoint({"n": [2]}, {"n": 2}, "2"), {}, {"n": 2})
     await uniform.put(second, checkpoint({"n": [3]}, {"n": 3}, "3"), {}, {"n": 3})
-    await drained(uniform)
-    tiers.evict()
+    await only_in_cold(tiers, uniform)
     assert await other.get_tuple(config())
     assert await other.get_tuple(second)
     await other.put(first, checkpoint({"n": [4]}, {"n": 4}, "2"), {}, {"n": 4})
@@ -46,15 +43,15 @@ async def test_a_repeated_put_replaces_the_last_flushed_checkpoint(tiers: Tiers)
     assert (await (await tiers.cold_uniform()).get_tuple(second)).checkpoint["channel_values"] == {"n": [4]}
 
 
-@MODES
+@both_modes
 @pytest.mark.random
 @pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
 @pytest.mark.parametrize("seed", seeds_and_slow(range(1), range(1, 40)))
 @pytest.mark.by_turns
-async def test_random_repeated_puts_match_the_model(tiers: Tiers, mode: str, seed: int) -> None:
+async def test_random_repeated_puts_match_the_model(tiers: Tiers, mode: dict[str, Any], seed: int) -> None:
     """Each version has one value. An id keeps its parent, whichever is named later, as Postgres keeps the first."""
     chance, model, parents = random.Random(f"{seed} {mode}"), InMemorySaver(), dict[str, Any]()
-    uniforms = [await tiers.uniform(**(BEHIND if mode == "write-behind" else {})) for _ in range(2)]
+    uniforms = [await tiers.uniform(**mode) for _ in range(2)]
     for number in range(60):
         uniform, what = chance.choice(uniforms), chance.choice(["put"] * 4 + ["flush", "evict"])
         if what == "put":

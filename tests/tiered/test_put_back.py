@@ -4,38 +4,35 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 from functools import partial
 from typing import Annotated, Any
 
 import psycopg
 import pytest
+import valkey
+import valkey.asyncio
 from langgraph.channels.delta import DeltaChannel
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
-from tests.support import seeds
-from tests.support.factories import checkpoint, config
-from tests.support.tiering import BEHIND, FlakySaver, Tiers, drained, plain
-from tests.support.uniform import Uniform
-from typing_extensions import TypedDict
 from pydantic import BaseModel
-import sys
-import valkey
-import valkey.asyncio
+from typing_extensions import TypedDict
 
 from redis_saver import DecodeError
 from redis_saver._common.names import Keyspace
 from redis_saver._storage.framing import pack, unpack
+from tests.support import seeds
+from tests.support.factories import config
+from tests.support.talking import call_graph
+from tests.support.tiering import BEHIND, FlakySaver, Tiers, both_modes, drained, plain, put_new
+from tests.support.tiering import is_encrypted  # noqa: F401
+from tests.support.uniform import Uniform
 
 pytestmark = pytest.mark.plain("all of its savers encrypt")
-WHERE = pytest.mark.parametrize("where", ["redis", "write-through", "write-behind"])
+PLACES: dict[str, Any] = {"redis": None, "write-through": {}, "write-behind": BEHIND}
+WHERE = pytest.mark.parametrize("where", PLACES)
 """Redis alone, or the rows of Postgres after hot has lost the thread."""
 NULL_TASK = "00000000-0000-0000-0000-000000000000"
-
-
-@pytest.fixture
-def is_encrypted() -> bool:
-    """All savers of these tests encrypt."""
-    return True
 
 
 class State(TypedDict, total=False):
@@ -66,82 +63,73 @@ class Thread:
 
     def __init__(self, tiers: Tiers, where: str, client: Any = None) -> None:
         self.tiers, self.where, self.client, self.raw = tiers, where, client, tiers.target.raw
-        self.keys = Keyspace(tiers.target.prefix).keys("thread")
+        self.is_alone, self.keys = where == "redis", Keyspace(tiers.target.prefix).keys("thread")
 
     async def process(self) -> Uniform:
         """A saver of another process."""
-        if self.client is not None:
+        if self.is_alone:
             return self.tiers.target.uniform(client=self.client)
-        if self.where == "redis":
-            return self.tiers.target.uniform()
-        return await self.tiers.uniform(**(BEHIND if self.where == "write-behind" else {}))
+        return await self.tiers.uniform(**PLACES[self.where])
 
     async def lost(self) -> Uniform:
         """A saver of another process, which reads what was changed."""
-        if self.where != "redis":
+        if not self.is_alone:
             self.tiers.evict()
         return await self.process()
 
-    async def invoke(self, uniform: Uniform, given: Any) -> Any:
-        compiled = graph(uniform.saver)
-        result = await compiled.ainvoke(given, config()) if uniform.native_async else compiled.invoke(given, config())
-        if self.where == "write-behind":
-            await drained(uniform)
+    async def invoke(self, uniform: Uniform, *given: Any) -> Any:
+        for one in given:
+            result = await call_graph(graph(uniform.saver), "invoke", one, config())
+            await self.drained(uniform)
         return result
 
+    async def drained(self, uniform: Uniform) -> None:
+        if not self.is_alone:
+            await drained(uniform)
+
     async def question(self, uniform: Uniform) -> str:
-        compiled = graph(uniform.saver)
-        state = await compiled.aget_state(config()) if uniform.native_async else compiled.get_state(config())
-        return state.interrupts[0].value
+        return (await call_graph(graph(uniform.saver), "get_state", config())).interrupts[0].value
 
     def special(self) -> dict[Any, Any]:
         """Return the stored `__interrupt__` (-3) and `__resume__` (-4) of the task that asks."""
-        if self.where == "redis":
-            fields = self.raw.hgetall(self.keys.data_key)
+        if self.is_alone:
             return {
                 int(field[-2:]): (field, stored)
-                for field, stored in fields.items()
+                for field, stored in self.raw.hgetall(self.keys.data_key).items()
                 if field[:1] == b"w" and field[-2:] in (b"-3", b"-4") and NULL_TASK.encode() not in field
             }
-        query = "SELECT * FROM checkpoint_writes WHERE idx IN (-3, -4) AND task_id <> %s"
-        with psycopg.connect(self.tiers.url, row_factory=psycopg.rows.dict_row) as connection:
-            return {row["idx"]: row for row in connection.execute(query, (NULL_TASK,)).fetchall()}
+        query = "SELECT idx, type, blob, task_id FROM checkpoint_writes WHERE idx IN (-3, -4) AND task_id <> %s"
+        return {row[0]: row for row in self.tiers.sql(query, NULL_TASK)}
 
     def put_back(self, records: dict[Any, Any]) -> None:
         for index, record in records.items():
-            if self.where == "redis":
+            if self.is_alone:
                 self.raw.hset(self.keys.data_key, *record)
                 self.raw.zadd(self.keys.index_key, {record[0]: 0})
             else:
-                key = record["thread_id"], record["task_id"], index
-                with psycopg.connect(self.tiers.url, autocommit=True) as connection:
-                    change = "UPDATE checkpoint_writes SET type = %s, blob = %s"
-                    where = " WHERE thread_id = %s AND task_id = %s AND idx = %s"
-                    connection.execute(change + where, (record["type"], record["blob"], *key))
+                change = "UPDATE checkpoint_writes SET type = %s, blob = %s WHERE task_id = %s AND idx = %s"
+                self.tiers.sql(change, *record[1:], index)
 
     def remove(self, index: int) -> None:
-        if self.where == "redis":
+        if self.is_alone:
             field, _ = self.special()[index]
             self.raw.hdel(self.keys.data_key, field)
             self.raw.zrem(self.keys.index_key, field)
         else:
-            with psycopg.connect(self.tiers.url, autocommit=True) as connection:
-                connection.execute("DELETE FROM checkpoint_writes WHERE idx = %s AND task_id <> %s", (index, NULL_TASK))
+            self.tiers.sql("DELETE FROM checkpoint_writes WHERE idx = %s AND task_id <> %s", index, NULL_TASK)
 
     def hide_writes(self, channel: str) -> None:
         """Remove all writes of the tasks that wrote to a channel."""
-        if self.where == "redis":
-            fields = self.raw.hgetall(self.keys.data_key)
-            hidden = [
-                field
-                for field in fields
-                if field[:1] == b"w" and b"%d:%b" % (len(channel), channel.encode()) in fields[field]
-            ]
-            self.raw.zrem(self.keys.index_key, *hidden)
+        if self.is_alone:
+            name, fields = b"%d:%b" % (len(channel), channel.encode()), self.raw.hgetall(self.keys.data_key)
+            self.raw.zrem(self.keys.index_key, *[one for one in fields if one[:1] == b"w" and name in fields[one]])
         else:
-            with psycopg.connect(self.tiers.url, autocommit=True) as connection:
-                tasks = "SELECT task_id FROM checkpoint_writes WHERE channel = %s"
-                connection.execute(f"DELETE FROM checkpoint_writes WHERE task_id IN ({tasks})", (channel,))
+            tasks = "SELECT task_id FROM checkpoint_writes WHERE channel = %s"
+            self.tiers.sql(f"DELETE FROM checkpoint_writes WHERE task_id IN ({tasks})", channel)
+
+
+REPLACED = "was removed, or an earlier one was put in its place"
+GONE = "the pending writes of . tasks of its ancestor .* are gone"
 
 
 @WHERE
@@ -158,52 +146,47 @@ async def test_an_earlier_question_or_answer_raises_with_valkey_py(tiers: Tiers)
 
 
 async def earlier_ones_raise(thread: Thread) -> None:
-    where, stages = thread.where, []
-    for given in ({}, Command(resume="no"), Command(resume="yes")):
-        await thread.invoke(await thread.process(), {"log": []} if given == {} else given)
+    stages = []
+    for given in ({"log": []}, Command(resume="no"), Command(resume="yes")):
+        await thread.invoke(await thread.process(), given)
         stages.append(thread.special())
     assert [sorted(stage) for stage in stages] == [[-3], [-4, -3], [-4, -3]]
     newest = stages[2]
     changes = [{index: stage[index]} for stage in stages[:2] for index in stage]
-    for change in [*changes, *(index for index in newest)]:
+    for change in [*changes, *newest]:
         if isinstance(change, dict):
             thread.put_back(change)
         else:
             thread.remove(change)
         uniform = await thread.lost()
-        with pytest.raises(DecodeError, match="was removed, or an earlier one was put in its place"):
+        with pytest.raises(DecodeError, match=REPLACED):
             await uniform.get_tuple(config())
-        if where == "redis":
-            assert [
-                finding.severity for finding in (await uniform.check("thread")).findings if "earlier" in finding.what
-            ]
-        if isinstance(change, int) and where != "redis":
-            break  # rows are not put back
+        if thread.is_alone:
+            assert [one.severity for one in (await uniform.check("thread")).findings if "earlier" in one.what]
+        elif isinstance(change, int):
+            return  # rows are not put back
         thread.put_back(newest)
-    else:
-        uniform = await thread.lost()
-        assert await thread.question(uniform) == "question 3"
-        thread.put_back(stages[1])  # all of a call is a roll-back
-        uniform = await thread.lost()
-        assert await thread.question(uniform) == "question 2"
-        thread.put_back(newest)
-        result = await thread.invoke(await thread.lost(), Command(resume="so"))
-        assert result["answers"] == ["no", "yes", "so"]
+    assert await thread.question(await thread.lost()) == "question 3"
+    thread.put_back(stages[1])  # all of a call is a roll-back
+    assert await thread.question(await thread.lost()) == "question 2"
+    thread.put_back(newest)
+    result = await thread.invoke(await thread.lost(), Command(resume="so"))
+    assert result["answers"] == ["no", "yes", "so"]
 
 
 @WHERE
 async def test_an_earlier_question_raises_for_a_reader_without_its_class(
     tiers: Tiers, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    thread = Thread(tiers, where)
-    monkeypatch.setattr(sys.modules[__name__], "question", lambda number: Question(text=f"question {number}"))
+    thread, module = Thread(tiers, where), sys.modules[__name__]
+    monkeypatch.setattr(module, "question", lambda number: Question(text=f"question {number}"))
     await thread.invoke(await thread.process(), {"log": []})
     first = thread.special()
     await thread.invoke(await thread.process(), Command(resume="no"))
-    monkeypatch.delattr(sys.modules[__name__], "Question")
+    monkeypatch.delattr(module, "Question")
     assert await thread.question(await thread.lost()) == {"text": "question 2"}
     thread.put_back(first)
-    with pytest.raises(DecodeError, match="was removed, or an earlier one was put in its place"):
+    with pytest.raises(DecodeError, match=REPLACED):
         await (await thread.lost()).get_tuple(config())
 
 
@@ -224,21 +207,17 @@ async def test_every_order_of_special_writes_can_be_read(tiers: Tiers, where: st
     """No order of honest calls, by several processes, looks like an attack."""
     chance, thread = random.Random(seeds.seed()), Thread(tiers, where)
     processes = [await thread.process() for _ in range(2)]
-    versions = {"n": f"{1:032}.1"}
-    orders = [
-        *itertools.product(range(len(CALLS)), repeat=2),
-        *(chance.choices(range(len(CALLS)), k=5) for _ in range(10)),
-    ]
-    made = await processes[0].put(config(), checkpoint({"n": 0}, versions), {"step": 1}, versions)
+    several = [chance.choices(range(len(CALLS)), k=5) for _ in range(10)]
+    orders = [*itertools.product(range(len(CALLS)), repeat=2), *several]
+    made = await put_new(processes[0])
     for number, order in enumerate(orders):
         for call in order:
             await chance.choice(processes).put_writes(made, CALLS[call], f"task-{number}")
-    if where == "write-behind":
-        await drained(processes[0])
+    await thread.drained(processes[0])
     before = await processes[0].get_tuple(made)
     assert len({task for task, _, _ in before.pending_writes}) == len(orders)
     after = await (await thread.lost()).get_tuple(made)
-    if where == "redis":
+    if thread.is_alone:
         assert plain(after) == plain(before)
         assert (await processes[0].check("thread")).sound
     await processes[0].copy_thread("thread", "copy")
@@ -250,45 +229,40 @@ async def test_writes_hidden_from_an_ancestor_raise(tiers: Tiers, where: str) ->
     """The task that wrote them is missing, from the checkpoint that the header of its child names."""
     thread = Thread(tiers, where)
     uniform = await thread.process()
-    await thread.invoke(uniform, {"log": ["in"]})
-    for answer in "abc":
-        await thread.invoke(uniform, Command(resume=answer))
-    newest = (await uniform.get_tuple(config())).config
-    query: dict[str, Any] = {"config": newest, "channels": ["log"]}
+    await thread.invoke(uniform, *TURN)
+    query: dict[str, Any] = {"config": (await uniform.get_tuple(config())).config, "channels": ["log"]}
     assert len((await (await thread.lost()).get_delta_channel_history(**query))["log"]["writes"]) >= 2
     await uniform.copy_thread("thread", "copy")
     thread.hide_writes("log")
-    for _ in range(2):  # a process that has met the error does not remember the rest
+    for _ in range(2):
         uniform = await thread.lost()
-        with pytest.raises(DecodeError, match="the pending writes of . tasks of its ancestor .* are gone"):
-            await uniform.get_delta_channel_history(**query)
-        with pytest.raises(DecodeError, match="the pending writes of . tasks of its ancestor .* are gone"):
-            await uniform.get_delta_channel_history(**query)
-    if where == "redis":
+        for _ in range(2):  # a process that has met the error does not remember the rest
+            with pytest.raises(DecodeError, match=GONE):
+                await uniform.get_delta_channel_history(**query)
+    if thread.is_alone:
         assert any("tasks are gone" in finding.what for finding in (await uniform.check("thread")).findings)
 
 
-@pytest.mark.parametrize("where", ["write-through", "write-behind"])
-async def test_a_parent_that_a_row_lacks_is_followed(tiers: Tiers, where: str) -> None:
-    thread = Thread(tiers, where)
+@both_modes
+async def test_a_parent_that_a_row_lacks_is_followed(tiers: Tiers, mode: dict[str, Any]) -> None:
+    thread = Thread(tiers, "write-behind" if mode else "write-through")
     uniform = await thread.process()
-    await thread.invoke(uniform, {"log": ["in"]})
-    for answer in "abc":
-        await thread.invoke(uniform, Command(resume=answer))
+    await thread.invoke(uniform, *TURN)
     before = await uniform.get_tuple(config())
-    with psycopg.connect(tiers.url, autocommit=True) as connection:
-        connection.execute("UPDATE checkpoints SET parent_checkpoint_id = NULL")
+    tiers.sql("UPDATE checkpoints SET parent_checkpoint_id = NULL")
     uniform = await thread.lost()
     assert plain(await uniform.get_tuple(config())) == plain(before)
     query: dict[str, Any] = {"config": before.config, "channels": ["log"]}
     assert [value for *_, value in (await uniform.get_delta_channel_history(**query))["log"]["writes"]]
     listed = await uniform.list(config())
     assert [saved.parent_config for saved in listed[:-1]] == [saved.config for saved in listed[1:]]
-    with psycopg.connect(tiers.url, autocommit=True) as connection:
-        connection.execute("UPDATE checkpoints SET parent_checkpoint_id = 'x'")
-    uniform = await thread.lost()
+    tiers.sql("UPDATE checkpoints SET parent_checkpoint_id = 'x'")
     with pytest.raises(DecodeError, match="another one was put in its place"):
-        await uniform.get_tuple(config())
+        await (await thread.lost()).get_tuple(config())
+
+
+TURN = [{"log": ["in"]}, *(Command(resume=answer) for answer in "abc")]
+"""Input of a turn, and the answers to its questions."""
 
 
 @pytest.mark.parametrize("call", ["get_tuple", "list"])
@@ -297,8 +271,7 @@ async def test_postgres_stops_while_it_is_asked_for_a_parent(tiers: Tiers, call:
     thread, flaky = Thread(tiers, "write-through"), FlakySaver(await tiers.cold())
     await thread.invoke(await thread.process(), {"log": ["in"]})
     before = plain(await (await thread.process()).get_tuple(config()))
-    with psycopg.connect(tiers.url, autocommit=True) as connection:
-        connection.execute("UPDATE checkpoints SET parent_checkpoint_id = NULL")
+    tiers.sql("UPDATE checkpoints SET parent_checkpoint_id = NULL")
     tiers.evict()
     uniform = await tiers.uniform(cold=flaky.wrap())
 

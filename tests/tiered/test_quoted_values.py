@@ -50,12 +50,14 @@ async def test_a_record_that_cold_refuses_quotes_no_value(
     assert (SECRET.encode() in stored, SECRET in said) == (not encrypts, not encrypts)
 
 
-def wrapped(error: Exception) -> Exception:
-    try:
-        with decoding("the value of channel {!r}", "text"):
-            raise error
-    except DecodeError as raised:
-        return raised
+def of_decoding(error: Exception) -> Exception:
+    with pytest.raises(DecodeError) as raised, decoding("the value of channel {!r}", "text"):
+        raise error
+    return raised.value
+
+
+SAME = [BacklogFull("too many"), KeyUnavailable("the key 'a' is gone")]
+SAME += [redis.ConnectionError("no answer"), psycopg.OperationalError("no answer"), OSError("no answer")]
 
 
 @pytest.mark.parametrize(
@@ -64,13 +66,9 @@ def wrapped(error: Exception) -> Exception:
         (TypeError(SECRET), "TypeError"),
         (ValueError(SECRET), "ValueError"),
         (psycopg.errors.InvalidTextRepresentation(SECRET), "InvalidTextRepresentation 22P02"),
-        (wrapped(TypeError(SECRET)), "DecodeError: cannot decode the value of channel 'text' (TypeError)"),
+        (of_decoding(TypeError(SECRET)), "DecodeError: cannot decode the value of channel 'text' (TypeError)"),
         (StoreDamaged(f"'key' holds other data: ValueError: {SECRET}"), "StoreDamaged: 'key' holds other data"),
-        (BacklogFull("too many"), "BacklogFull: too many"),
-        (KeyUnavailable("the key 'a' is gone"), "KeyUnavailable: the key 'a' is gone"),
-        (redis.ConnectionError("no answer"), "ConnectionError: no answer"),
-        (psycopg.OperationalError("no answer"), "OperationalError: no answer"),
-        (OSError("no answer"), "OSError: no answer"),
+        *((error, f"{type(error).__name__}: {error}") for error in SAME),
     ],
 )
 def test_a_log_line_names_the_class_and_the_place(error: Exception, text: str) -> None:

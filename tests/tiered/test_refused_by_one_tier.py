@@ -6,20 +6,17 @@ from datetime import date
 from typing import Any
 
 import pytest
-from tests.support.factories import checkpoint, config, ids, put
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from tests.support.tiering import BEHIND, Tiers, drained, keys_of, two_runs, written
-from tests.support.uniform import Uniform
-from tests.support.wrappers import Around, asked, script_of
 
 from redis_saver import EncodeError, ThreadBusy
-from redis_saver._tiered import scripts
 from redis_saver._engine.requests import Scan
-from redis_saver._tiered import threads
+from redis_saver._tiered import scripts, threads
+from tests.support.factories import checkpoint, config, ids, put
+from tests.support.tiering import BEHIND, Tiers, both_modes, keys_of, put_new, two_runs, written, only_in_cold
+from tests.support.wrappers import asked, requests_of, script_of
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
-modes = pytest.mark.parametrize("mode", [{}, BEHIND], ids=["through", "behind"])
 
 
 class Odd:
@@ -39,30 +36,17 @@ async def test_delete_for_runs_is_refused_if_cold_lacks_it(tiers: Tiers) -> None
         await uniform.delete_for_runs(["run-1"])
     assert not tiers.target.raw.exists(keys_of(tiers).intents)
     assert len(await uniform.list(config())) == 2
-    with pytest.raises(NotImplementedError):
-        await _rolled_back(uniform)
+    async with uniform.own(run_id="run-2"):
+        with pytest.raises(NotImplementedError):
+            await uniform.own(on_busy="rollback").__aenter__()
     assert not tiers.target.raw.exists(keys_of(tiers).intents)
     await uniform.get_tuple(config())
     assert uniform.saver.stats().tiers.hits == 1
 
 
-async def _rolled_back(uniform: Uniform) -> None:
-    """Start a rollback of a run that owns the thread."""
-    own = uniform.saver.own
-    if uniform.native_async:
-        async with own("thread", run_id="run-2"):
-            async with own("thread", on_busy="rollback"):
-                raise AssertionError
-    with own("thread", run_id="run-2"), own("thread", on_busy="rollback"):
-        raise AssertionError
-
-
 async def test_delete_thread_is_refused_if_cold_lacks_it(tiers: Tiers) -> None:
     class Kept(InMemorySaver):
         def delete_thread(self, thread_id: str) -> None:
-            raise NotImplementedError
-
-        async def adelete_thread(self, thread_id: str) -> None:
             raise NotImplementedError
 
     uniform = await tiers.uniform(cold=Kept())
@@ -75,15 +59,10 @@ async def test_delete_thread_is_refused_if_cold_lacks_it(tiers: Tiers) -> None:
 
 
 async def test_delete_for_runs_looks_into_many_threads_per_request(tiers: Tiers) -> None:
-    uniform, sent = await tiers.uniform(cold=InMemorySaver()), list[Any]()
+    uniform = await tiers.uniform(cold=InMemorySaver())
     for number in range(20):
         await put(tiers.target.uniform(), config(f"t{number}"), {"n": number})
-
-    def noted(request: Any) -> Any:
-        sent.append(request)
-        return (yield request)
-
-    Around(uniform.saver.hot, noted)
+    sent = requests_of(uniform.saver.hot)
     with pytest.raises(NotImplementedError):
         await uniform.delete_for_runs(["nobody"])
     looks = sum(isinstance(request, Scan) for request in sent)
@@ -92,11 +71,9 @@ async def test_delete_for_runs_looks_into_many_threads_per_request(tiers: Tiers)
 
 async def test_later_operations_end_the_intents_of_a_cancelled_deletion(tiers: Tiers) -> None:
     """A cancelled operation cannot send requests. The next write or deletion of its process ends the intents."""
-    uniform = await tiers.uniform()
-    last = {thread: (await written(uniform, thread))[-1] for thread in ("a", "b", "c")}
-    for thread, where in last.items():
-        one = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
-        last[thread] = await uniform.put(where, one, {"run_id": "run"}, one["channel_versions"])
+    uniform, raw, last = await tiers.uniform(), tiers.target.raw, dict[str, Any]()
+    for thread in ("a", "b", "c"):
+        last[thread] = await put_new(uniform, (await written(uniform, thread))[-1], run_id="run")
     operation, begun, reply = threads.delete_for_runs(uniform.saver._context, ["run"]), 0, None
     while begun < 2:
         request = operation.send(reply)
@@ -105,41 +82,36 @@ async def test_later_operations_end_the_intents_of_a_cancelled_deletion(tiers: T
     assert script_of(operation.send(reply)) is scripts.BEGIN_INTENT  # of the third thread, not sent
     operation.close()
     intents = [keys_of(tiers, thread).intents for thread in last]
-    assert [tiers.target.raw.zcard(key) for key in intents] == [1, 1, 0]
+    assert list(map(raw.zcard, intents)) == [1, 1, 0]
     await uniform.put_writes(last["a"], [("n", 1)], "task")
-    assert [tiers.target.raw.zcard(key) for key in intents] == [0, 1, 0]
+    assert list(map(raw.zcard, intents)) == [0, 1, 0]
     await uniform.delete_for_runs(["run"])
-    assert [tiers.target.raw.zcard(key) for key in intents] == [0, 0, 0]
+    assert list(map(raw.zcard, intents)) == [0, 0, 0]
     assert [len(await uniform.list(config(thread))) for thread in last] == [3, 3, 3]
 
 
-WRONG: dict[str, Any] = {
-    "a TTL": lambda uniform, one: uniform.put(config(thread_ttl="soon"), one, {}, {"n": "1"}),
-    "a history": lambda uniform, one: uniform.put(config(thread_history=0), one, {}, {"n": "1"}),
-    "a TTL with writes": lambda uniform, _: uniform.put_writes(
-        config(checkpoint_id="1", thread_ttl="soon"), [("n", 1)], "task"
-    ),
-    "a history with writes": lambda uniform, _: uniform.put_writes(
-        config(checkpoint_id="1", thread_history=0), [("n", 1)], "task"
-    ),
-    "writes of no checkpoint": lambda uniform, _: uniform.put_writes(config(), [("n", 1)], "task"),
-}
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    *((call, {"checkpoint_id": "1", "thread_ttl": "soon"}) for call in ("put", "put_writes")),
+    *((call, {"checkpoint_id": "1", "thread_history": 0}) for call in ("put", "put_writes")),
+    ("put_writes", {}),
+]
 
 
-@modes
-@pytest.mark.parametrize("what", WRONG)
+@both_modes
+@pytest.mark.parametrize(("call", "given"), WRONG)
 @pytest.mark.by_turns
 async def test_invalid_arguments_are_refused_before_either_tier_changes(
-    tiers: Tiers, mode: dict[str, Any], what: str
+    tiers: Tiers, mode: dict[str, Any], call: str, given: dict[str, Any]
 ) -> None:
-    uniform, cold = await tiers.uniform(**mode), await tiers.cold_uniform()
+    """A TTL or a history, or writes of no checkpoint."""
+    uniform, cold, where = await tiers.uniform(**mode), await tiers.cold_uniform(), config(**given)
     with pytest.raises((TypeError, ValueError), match="thread_ttl|thread_history|checkpoint_id"):
-        await WRONG[what](uniform, checkpoint({"n": 1}))
+        await (put_new(uniform, where) if call == "put" else uniform.put_writes(where, [("n", 1)], "task"))
     assert tiers.target.keys() == []
     assert await cold.list(config()) == []
 
 
-@modes
+@both_modes
 async def test_an_empty_list_of_writes_stores_nothing(tiers: Tiers, mode: dict[str, Any]) -> None:
     uniform = await tiers.uniform(**mode)
     await uniform.put_writes(config(checkpoint_id="1"), [], "task")
@@ -155,18 +127,15 @@ async def test_metadata_that_no_flusher_can_bring_to_cold_are_refused(tiers: Tie
     over = await tiers.cold() if cold == "postgres" else InMemorySaver(serde=serde)
     uniform = await tiers.uniform(cold=over, hot={"serde": serde}, **BEHIND)
     await uniform.get_tuple(config())
-    one, metadata = (
-        checkpoint({"n": 1}, {"n": "1"}),
-        {"step": 1, "x": Odd() if kind == "pickle" else date(2026, 1, 1)},
-    )
+    one = checkpoint({"n": 1}, {"n": "1"})
+    metadata = {"step": 1, "x": Odd() if kind == "pickle" else date(2026, 1, 1)}
     if kind == "pickle" or (cold == "postgres" and not tiers.target.is_encrypted):
         with pytest.raises(EncodeError, match=r"cannot encode 'x' of the metadata.*Nothing was written.*isoformat"):
             await uniform.put(config(), one, metadata, {"n": "1"})
         assert await uniform.get_tuple(config()) is None
         metadata = {"step": 1}
     await uniform.put(config(), one, metadata, {"n": "1"})
-    await drained(uniform)
-    tiers.evict()
+    await only_in_cold(tiers, uniform)
     assert (await uniform.get_tuple(config())).metadata == metadata
 
 

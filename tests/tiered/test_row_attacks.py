@@ -17,14 +17,14 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 from psycopg_pool import ConnectionPool
+
+from redis_saver import TieredSaver
 from tests.support import seeds
 from tests.support.attacking import Honest, check_history, check_tuple, graph, key_of, turn
 from tests.support.factories import config
 from tests.support.hostile import ALLOWED, changed_bytes
 from tests.support.servers import new_database, url_of
 from tests.support.uniform import Target
-
-from redis_saver import TieredSaver
 
 PART = 150
 """Attacks of one test."""
@@ -50,13 +50,8 @@ class Battlefield:
 
     def __init__(self, url: str) -> None:
         self.target = Target("redis", "sync", url_of("redis"), "rows", is_encrypted=True)
-        self.pool = ConnectionPool(
-            url,
-            min_size=1,
-            max_size=2,
-            open=True,
-            kwargs={"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row},
-        )
+        options: Any = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+        self.pool = ConnectionPool(url, min_size=1, max_size=2, open=True, kwargs=options)
         self.connection = psycopg.connect(url, autocommit=True, row_factory=dict_row)
         saver = self.saver()
         saver.setup()
@@ -111,9 +106,8 @@ class Battlefield:
         self.evict()
 
     def any_of(self, chance: random.Random, *tables: str, thread: str = "thread") -> Key:
-        return chance.choice(
-            sorted((key for key in self.now if key[1][0] == thread and key[0] in (tables or TABLES)), key=repr)
-        )
+        keys = [key for key in self.now if key[1][0] == thread and key[0] in (tables or TABLES)]
+        return chance.choice(sorted(keys, key=repr))
 
 
 # -- attacks
@@ -155,9 +149,8 @@ def typed(chance: random.Random, field: Battlefield) -> Attack:
     """Another type, with the same bytes or none."""
     key = field.any_of(chance, "checkpoint_blobs", "checkpoint_writes")
     kind = chance.choice(["msgpack", "bytes", "bytearray", "null", "json", "empty", "", "msgpack+aes", "bytes+siv"])
-    return Attack(
-        {key: {**field.now[key], "type": kind, "blob": chance.choice([field.now[key]["blob"], b"", b"\x90"])}}
-    )
+    blob = chance.choice([field.now[key]["blob"], b"", b"\x90"])
+    return Attack({key: {**field.now[key], "type": kind, "blob": blob}})
 
 
 def json_changed(chance: random.Random, field: Battlefield) -> Attack:
@@ -165,11 +158,10 @@ def json_changed(chance: random.Random, field: Battlefield) -> Attack:
     key = field.any_of(chance, "checkpoints")
     row = json.loads(json.dumps(field.now[key]))
     part: Any = row[chance.choice(["checkpoint", "metadata"])]
-    while True:
-        name = chance.choice(sorted(part))
-        if not (isinstance(part[name], dict) and part[name] and chance.random() < 0.8):
-            break
+    name = chance.choice(sorted(part))
+    while isinstance(part[name], dict) and part[name] and chance.random() < 0.8:
         part = part[name]
+        name = chance.choice(sorted(part))
     if chance.random() < 0.3:
         del part[name]
     else:
@@ -197,12 +189,9 @@ def removed(chance: random.Random, field: Battlefield) -> Attack:
     key = field.any_of(chance)
     if key[0] == "checkpoint_blobs" or (key[0] == "checkpoint_writes" and chance.random() < 0.4):
         return Attack({key: None}, hides=key[0] == "checkpoint_writes")
-    same = 4 if key[0] == "checkpoint_writes" else 3
-    gone: dict[Key, Row | None] = {
-        other: None
-        for other in field.now
-        if other[1][:same] == key[1][:same] and other[0] in (key[0], "checkpoint_writes")
-    }
+    same, tables = 4 if key[0] == "checkpoint_writes" else 3, (key[0], "checkpoint_writes")
+    beside = [other for other in field.now if other[1][:same] == key[1][:same] and other[0] in tables]
+    gone: dict[Key, Row | None] = dict.fromkeys(beside)
     if key[0] == "checkpoints" and chance.random() < 0.5:
         for other, row in field.now.items():
             if other[0] == "checkpoints" and row["parent_checkpoint_id"] == key[1][2]:

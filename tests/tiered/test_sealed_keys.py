@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import psycopg
 import pytest
 from langgraph.checkpoint.postgres import PostgresSaver
-from tests.support.factories import checkpoint, config
-from tests.support.tiering import BEHIND, Tiers, drained, keys_of, plain, written
-from tests.support.uniform import KEYS, Uniform
 
 from redis_saver.encryption import ColdSerializer, Encryption, KeyContext, Keyset, WrappedKey
 from redis_saver.errors import DecodeError, KeyUnavailable
+from tests.support.factories import checkpoint, config
+from tests.support.tiering import BEHIND, VERSIONS, Tiers, drained, keys_of, plain, written
+from tests.support.tiering import is_encrypted  # noqa: F401
+from tests.support.uniform import KEYS, Uniform
 
 pytestmark = [
     pytest.mark.plain("all of its savers encrypt"),
@@ -24,22 +22,15 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def is_encrypted() -> bool:
-    """All savers of these tests encrypt."""
-    return True
-
-
 class Provider(Keyset):
     """A provider that counts, is slow, and fails or answers wrongly for the threads `bad`."""
 
     def __init__(self, error: Exception | None = None, **keys: bytes) -> None:
         super().__init__({**keys, **KEYS})
-        self.asked, self.error, self.seconds = list[str](), error, 0.0
+        self.asked, self.error = list[str](), error
 
     def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
         self.asked.append(context.name)
-        time.sleep(self.seconds)
         data_key = super().unwrap(wrapped, context)
         if not context.name.startswith("bad"):
             return data_key
@@ -68,8 +59,7 @@ async def test_a_rotation_of_both_tiers_goes_on_after_a_provider_s_error(tiers: 
     with pytest.raises(ConnectionError, match="the KMS is down"):
         await uniform.get_tuple(config("bad"))
     assert not uniform.saver.stats().tiers.bypasses  # type: ignore[union-attr]
-    with psycopg.connect(tiers.url, autocommit=True) as connection:
-        connection.execute("UPDATE checkpoint_writes SET blob = 'redis_saver envelope 1\n2:xx'")
+    tiers.sql("UPDATE checkpoint_writes SET blob = 'redis_saver envelope 1\n2:xx'")
     assert "cold fine" in (await uniform.rotate_keys()).failed
     assert "cold fine" in (await uniform.key_status()).failed
 
@@ -81,21 +71,6 @@ async def test_another_data_key_than_was_wrapped_is_refused_in_cold(tiers: Tiers
     with pytest.raises(DecodeError, match="another data key than the one that it wrapped"):
         await uniform.get_tuple(config("bad thread"))
     assert not tiers.target.raw.exists(f"{tiers.target.prefix}:{{bad thread}}:data")
-
-
-async def test_concurrent_reads_of_cold_ask_once(tiers: Tiers) -> None:
-    await written(await tiers.uniform())
-    tiers.evict()
-    provider = Provider()
-    provider.seconds = 0.05
-    uniform = await with_keys(tiers, provider)
-    if uniform.native_async:
-        found = await asyncio.gather(*(uniform.get_tuple(config()) for _ in range(20)))
-    else:
-        with ThreadPoolExecutor(20) as threads:
-            found = list(threads.map(uniform.saver.get_tuple, [config()] * 20))  # type: ignore[union-attr]
-    assert all(plain(each) == plain(found[0]) for each in found)
-    assert provider.asked == ["thread"]
 
 
 @pytest.mark.parametrize("flavour", ["sync"])
@@ -142,10 +117,9 @@ async def test_a_thread_with_a_new_data_key_keeps_its_cold_tier(tiers: Tiers, st
             assert (await uniform.get_tuple(config())).config == made[-1]
 
     def marks() -> dict[bytes, bytes]:
-        new = (b"@state", b"@key", b"@copy", b"@rewritten")
-        return {
-            name: value for name, value in raw.hgetall(keys.data_key).items() if name[:1] == b"@" and name not in new
-        }
+        found = raw.hgetall(keys.data_key)
+        kept = {name for name in found if name[:1] == b"@"} - {b"@state", b"@key", b"@copy", b"@rewritten"}
+        return {name: found[name] for name in kept}
 
     before, deadline, expected = marks(), raw.pexpiretime(keys.data_key), plain(await uniform.get_tuple(config()))
     assert b"@cold_backed" in before and (deadline == -1) == (state == "dirty")
@@ -154,10 +128,8 @@ async def test_a_thread_with_a_new_data_key_keeps_its_cold_tier(tiers: Tiers, st
     assert marks() == before and abs(raw.pexpiretime(keys.data_key) - deadline) < 1000
     other = await tiers.uniform(hot={"ttl": "1d"}, **settings)
     assert plain(await other.get_tuple(config())) == expected
-    version = {"n": f"{9:032}.9"}
-    values = {"n": [9], "whole": {"a": ["x" * 3000, "y"]}}
-    child = checkpoint(values, {**expected[1]["channel_versions"], **version})
-    newest = await other.put(made[-1], child, {"step": 9}, version)
+    child = checkpoint({**expected[1]["channel_values"], "n": [9]}, {**expected[1]["channel_versions"], **VERSIONS})
+    newest = await other.put(made[-1], child, {"step": 9}, VERSIONS)
     await drained(other)
     assert 0 < raw.pttl(keys.data_key) <= 86_400_000
     tiers.evict()

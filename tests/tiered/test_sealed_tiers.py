@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import base64
 import os
-import subprocess
-import sys
+from pathlib import Path
 from typing import Annotated, Any
 
-import psycopg
 import pytest
 import redis
 from langgraph.channels.delta import DeltaChannel
@@ -17,30 +15,33 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
-from tests.support.factories import chain, checkpoint, config, ids, put
-from tests.support.tiering import BEHIND, OpenedCold, Tiers, drained, plain, written
-from tests.support.uniform import KEYS, Uniform, encryption
-from tests.support.wrappers import Around
 from typing_extensions import TypedDict
 
 from redis_saver import DecodeError, PlainValueRefused, RedisSaverError
 from redis_saver._engine.requests import Ask
 from redis_saver._storage.envelopes import HEAD, MAGIC
 from redis_saver.encryption import ColdSerializer, Encryption, Keyset, KeyStatus, Rotated
+from tests.support import programs
+from tests.support.factories import chain, checkpoint, config, ids, put
+from tests.support.talking import call_graph, joined
+from tests.support.tiering import (
+    BEHIND,
+    TABLES,
+    OpenedCold,
+    Tiers,
+    both_modes,
+    drained,
+    id_of,
+    is_encrypted,  # noqa: F401
+    plain,
+    written,
+)
+from tests.support.uniform import KEYS, Uniform, encryption
+from tests.support.wrappers import fails_on
 
 pytestmark = [pytest.mark.plain("all of its savers encrypt"), pytest.mark.also_on(cluster="sync")]
-MODES = pytest.mark.parametrize("mode", ["write-through", "write-behind"])
 MARKER = "a secret of the user"
-
-
-@pytest.fixture
-def is_encrypted() -> bool:
-    """All savers of these tests encrypt."""
-    return True
-
-
-def joined(values: list[str], updates: list[Any]) -> list[str]:
-    return [*values, *(text for update in updates for text in update)]
+NEW = {"new": b"n" * 32}
 
 
 class State(TypedDict):
@@ -64,26 +65,19 @@ def graph(saver: Any) -> Any:
 
 async def run(uniform: Uniform, turns: int = 4, **configurable: Any) -> Any:
     """Run a graph, and return its state."""
-    compiled, where = graph(uniform.saver), {**config(**configurable), "metadata": {"user": MARKER}}
+    where = {**config(**configurable), "metadata": {"user": MARKER}}
     for number in range(turns):
         for given in ({"log": [f"{MARKER} in"], "number": number}, Command(resume=MARKER)):
-            if uniform.native_async:
-                await compiled.ainvoke(given, where)
-            else:
-                compiled.invoke(given, where)
+            await call_graph(graph(uniform.saver), "invoke", given, where)
     return await state(uniform)
 
 
 async def state(uniform: Uniform, thread: str = "thread") -> Any:
-    compiled, where = graph(uniform.saver), config(thread)
-    return (await compiled.aget_state(where)) if uniform.native_async else compiled.get_state(where)
+    return await call_graph(graph(uniform.saver), "get_state", config(thread))
 
 
-async def history(uniform: Uniform) -> Any:
-    compiled, where = graph(uniform.saver), config()
-    if uniform.native_async:
-        return [each async for each in compiled.aget_state_history(where)]
-    return list(compiled.get_state_history(where))
+async def history(uniform: Uniform) -> list[Any]:
+    return [one.values for one in await call_graph(graph(uniform.saver), "get_state_history", config())]
 
 
 def rows(tiers: Tiers) -> list[bytes]:
@@ -93,22 +87,15 @@ def rows(tiers: Tiers) -> list[bytes]:
         if raw.type(key) == b"hash":
             found += [part for pair in raw.hgetall(key).items() for part in pair]
         found.append(key)
-    with psycopg.connect(tiers.url) as connection:
-        for table in ("checkpoints", "checkpoint_blobs", "checkpoint_writes"):
-            for row in connection.execute(f"SELECT * FROM {table}").fetchall():
-                found += [part if isinstance(part, bytes) else repr(part).encode() for part in row]
-    return found
+    stored = [row for table in TABLES.split(", ") for row in tiers.sql(f"SELECT * FROM {table}")]
+    return found + [part if isinstance(part, bytes) else repr(part).encode() for row in stored for part in row]
 
 
-async def saver(tiers: Tiers, mode: str = "write-through", **options: Any) -> Uniform:
-    return await tiers.uniform(**(BEHIND if mode == "write-behind" else {}), **options)
-
-
-@MODES
+@both_modes
 @pytest.mark.parametrize("memory", [False, True], ids=["postgres", "memory"])
-async def test_a_graph_runs_and_no_server_has_its_text(tiers: Tiers, mode: str, memory: bool) -> None:
+async def test_a_graph_runs_and_no_server_has_its_text(tiers: Tiers, mode: dict[str, Any], memory: bool) -> None:
     cold = InMemorySaver() if memory else None
-    uniform = await saver(tiers, mode, cold=cold)
+    uniform = await tiers.uniform(**mode, cold=cold)
     before, all_before = await run(uniform), await history(uniform)
     assert len(before.values["log"]) == 8
     await drained(uniform)
@@ -116,10 +103,10 @@ async def test_a_graph_runs_and_no_server_has_its_text(tiers: Tiers, mode: str, 
     assert not [part for part in stored if MARKER.encode() in part]
     assert [part for part in stored if b"envelope" in part]
     tiers.evict()
-    other = await saver(tiers, mode, cold=cold)
+    other = await tiers.uniform(**mode, cold=cold)
     assert (await state(other)).values == before.values
     assert (await state(other)).metadata["user"] == MARKER
-    assert [each.values for each in await history(other)] == [each.values for each in all_before]
+    assert await history(other) == all_before
     assert (await run(other, 1)).values["log"][:8] == before.values["log"]
     await drained(other)
     if cold is None:
@@ -128,18 +115,11 @@ async def test_a_graph_runs_and_no_server_has_its_text(tiers: Tiers, mode: str, 
 
 
 async def test_reads_go_on_while_hot_fails(tiers: Tiers) -> None:
-    uniform = await tiers.uniform(on_hot_error="bypass")
+    uniform, other = [await tiers.uniform(on_hot_error="bypass") for _ in range(2)]
     made = await written(uniform)
     before = [await uniform.get_tuple(each) for each in made]
-    other = await tiers.uniform(on_hot_error="bypass")
-
-    def fails(request: Any) -> Any:
-        if not isinstance(request, Ask):  # the provider of keys answers
-            raise redis.ConnectionError("on purpose")
-        return (yield request)
-
-    for each in (uniform, other):
-        Around(each.saver.hot, fails)
+    for each in (uniform, other):  # the provider of keys answers
+        fails_on(each.saver.hot, lambda request: not isinstance(request, Ask), redis.ConnectionError("on purpose"))
         assert [plain(await each.get_tuple(where)) for where in made] == [plain(one) for one in before]
         assert ids(await each.list(config())) == ids(before)[::-1]
 
@@ -169,26 +149,23 @@ MOVES = {
 
 @pytest.mark.parametrize("what", MOVES)
 async def test_a_row_that_was_moved_is_refused(tiers: Tiers, what: str) -> None:
-    uniform = await saver(tiers)
+    uniform, other = await tiers.uniform(), await tiers.uniform()
     made = await written(uniform)
     await written(uniform, "other")
-    with psycopg.connect(tiers.url, autocommit=True) as connection:
-        columns = "(thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, blob, task_path)"
-        connection.execute(MOVES[what].replace("checkpoint_writes SELECT", f"checkpoint_writes {columns} SELECT"))
-        if what == "plain value":
-            connection.execute("DELETE FROM checkpoint_blobs WHERE channel = 'n'")
+    columns = "(thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, blob, task_path)"
+    tiers.sql(MOVES[what].replace("checkpoint_writes SELECT", f"checkpoint_writes {columns} SELECT"))
+    if what == "plain value":
+        tiers.sql("DELETE FROM checkpoint_blobs WHERE channel = 'n'")
     tiers.evict()
-    other = await saver(tiers)
     error = PlainValueRefused if what.startswith("plain") else DecodeError
-    for read in (lambda: other.get_tuple(made[-1]), lambda: other.list(config())):
+    for read in (other.get_tuple(made[-1]), other.list(config())):
         with pytest.raises(error, match="in cold") as caught:
-            await read()
+            await read
         assert "xxx" not in str(caught.value)
 
 
 async def test_a_history_lacks_no_ancestor(tiers: Tiers) -> None:
-    uniform = await saver(tiers)
-    where = config()
+    uniform, where = await tiers.uniform(), config()
     for number in range(1, 4):
         versions = {"log": f"{number:032}.1"}
         values = {"log": _DeltaSnapshot([MARKER])} if number == 1 else {}
@@ -197,96 +174,91 @@ async def test_a_history_lacks_no_ancestor(tiers: Tiers) -> None:
         await uniform.put_writes(where, [("log", [number])], f"task-{number}")
     tiers.evict()
     query: dict[str, Any] = {"config": where, "channels": ["log"]}
-    found = (await (await saver(tiers)).get_delta_channel_history(**query))["log"]
+    found = (await (await tiers.uniform()).get_delta_channel_history(**query))["log"]
     assert found["seed"] == _DeltaSnapshot([MARKER])
     assert found["writes"] == [("task-1", "log", [1]), ("task-2", "log", [2])]
-    with psycopg.connect(tiers.url, autocommit=True) as connection:
-        connection.execute("DELETE FROM checkpoints WHERE parent_checkpoint_id IS NULL")
+    tiers.sql("DELETE FROM checkpoints WHERE parent_checkpoint_id IS NULL")
     tiers.evict()
     with pytest.raises(DecodeError, match="is gone, which the DeltaChannels"):
-        await (await saver(tiers)).get_delta_channel_history(**query)
+        await (await tiers.uniform()).get_delta_channel_history(**query)
 
 
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
-async def test_a_flusher_needs_the_keys(tiers: Tiers) -> None:
-    uniform = await saver(tiers, "write-behind")
+@pytest.mark.parametrize("flavour", ["sync"])
+async def test_a_flusher_needs_the_keys(tiers: Tiers, tmp_path: Path) -> None:
+    uniform = await tiers.uniform(**BEHIND)
     made = await written(uniform)
     given = ["--redis", tiers.target.url, "--postgres", tiers.url, "--prefix", tiers.target.prefix]
     for code, keys in enumerate((KEYS, {})):
         names = " ".join(f"{name}={base64.b64encode(key).decode()}" for name, key in keys.items())
         await uniform.put_writes(made[-1], [("n", [code])], f"task-{code}")
-        command = [sys.executable, "-m", "redis_saver", "flush", *given, "--once", "--timeout", "6"]
+        command = ["-m", "redis_saver", "flush", *given, "--once", "--timeout", "6"]
         environment = {**os.environ, **({"REDIS_SAVER_KEYS": names} if keys else {})}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        done = programs.run(*command, environment=environment, folder=tmp_path)
         assert done.returncode == code, done.stderr
         assert keys or "IsEncrypted" in done.stderr
     await drained(uniform)
     before = plain(await uniform.get_tuple(made[-1]))
     tiers.evict()
-    assert plain(await (await saver(tiers, "write-behind")).get_tuple(made[-1])) == before
+    assert plain(await (await tiers.uniform(**BEHIND)).get_tuple(made[-1])) == before
 
 
-@MODES
-async def test_whole_threads_are_changed(tiers: Tiers, mode: str) -> None:
-    uniform = await saver(tiers, mode)
+@both_modes
+async def test_whole_threads_are_changed(tiers: Tiers, mode: dict[str, Any]) -> None:
+    uniform = await tiers.uniform(**mode)
     made = await written(uniform)
     await chain(uniform, "runs", 3, run_id="run-1")
     await uniform.copy_thread("thread", "copy")
     await drained(uniform)
-    copied = await uniform.get_tuple(config("copy"))
-    original = await uniform.get_tuple(config())
+    copied, original = await uniform.get_tuple(config("copy")), await uniform.get_tuple(config())
     assert copied.checkpoint == original.checkpoint and copied.pending_writes == original.pending_writes
     assert (await uniform.prune(["copy"])).checkpoints == 2
     assert len(await uniform.list(config("copy"))) == 1 and len(await uniform.list(config())) == 3
     await uniform.delete_for_runs(["run-1"])
     assert await uniform.list(config("runs")) == []
-    assert ids(await uniform.list(config(), filter={"step": 1})) == [made[1]["configurable"]["checkpoint_id"]]
+    assert ids(await uniform.list(config(), filter={"step": 1})) == [id_of(made[1])]
     assert not (await uniform.check("thread")).findings
     await uniform.delete_thread("thread")
     await drained(uniform)
-    assert await (await saver(tiers, mode)).get_tuple(config()) is None
+    assert await (await tiers.uniform(**mode)).get_tuple(config()) is None
 
 
-async def test_a_filter_on_sealed_metadata(tiers: Tiers) -> None:
-    uniform = await saver(tiers)
-    for number in range(5):
-        await put(uniform, config(), {"n": number}, metadata={"step": number, "mine": number % 2})
-    assert len(await uniform.list(config(), filter={"mine": 1})) == 2
-    assert len(await uniform.list(config(), filter={"mine": 0}, limit=2)) == 2
-    assert len(await uniform.list(config(), filter={"mine": 1, "step": 3})) == 1
-
-
-async def test_a_saver_without_keys_refuses(tiers: Tiers) -> None:
-    made = await written(await saver(tiers))
-    for evicts in (False, True):
-        if evicts:
-            tiers.evict()
-        with pytest.raises(RedisSaverError, match="encrypted"):
-            await (await tiers.uniform(hot={"encryption": None})).get_tuple(made[-1])
-
-
-@MODES
 @pytest.mark.parametrize("evicts", [False, True])
-async def test_a_plain_thread_is_refused(tiers: Tiers, mode: str, evicts: bool) -> None:
-    older = await saver(tiers, mode, hot={"encryption": None})
+async def test_a_saver_without_keys_refuses(tiers: Tiers, evicts: bool) -> None:
+    made = await written(await tiers.uniform())
+    if evicts:
+        tiers.evict()
+    with pytest.raises(RedisSaverError, match="encrypted"):
+        await (await tiers.uniform(hot={"encryption": None})).get_tuple(made[-1])
+
+
+@both_modes
+@pytest.mark.parametrize("evicts", [False, True])
+async def test_a_plain_thread_is_refused(tiers: Tiers, mode: dict[str, Any], evicts: bool) -> None:
+    older, encrypting = (
+        await tiers.uniform(**mode, hot={"encryption": None}),
+        [await tiers.uniform(**mode) for _ in range(3)],
+    )
     made = await written(older)
     await drained(older)
     before = plain(await older.get_tuple(config()))
     if evicts:
         tiers.evict()
     with pytest.raises(PlainValueRefused):
-        await (await saver(tiers, mode)).get_tuple(made[-1])
+        await encrypting[0].get_tuple(made[-1])
     if not evicts:  # else hot does not know the thread, and a graph reads it before it writes
-        with pytest.raises(RedisSaverError, match="not encrypted|data key"):
-            await put(await saver(tiers, mode), made[-1], {"n": 1})
-        with pytest.raises(RedisSaverError, match="not encrypted|data key"):
-            await (await saver(tiers, mode)).put_writes(made[-1], [("n", 1)], "another task")
+        for write in (
+            put(encrypting[1], made[-1], {"n": 1}),
+            encrypting[2].put_writes(made[-1], [("n", 1)], "another"),
+        ):
+            with pytest.raises(RedisSaverError, match="not encrypted|data key"):
+                await write
     assert plain(await older.get_tuple(config())) == before
 
 
 @pytest.mark.parametrize("flavour", ["sync"])
 async def test_postgres_alone_is_read_with_the_keys(tiers: Tiers) -> None:
-    uniform = await saver(tiers)
+    uniform = await tiers.uniform()
     made, before = await written(uniform), await run(uniform, thread="graph") and await uniform.get_tuple(config())
     serde = ColdSerializer(Keyset(KEYS), prefix=tiers.target.prefix)
     with PostgresSaver.from_conn_string(tiers.url) as cold:
@@ -305,46 +277,39 @@ async def test_a_thread_keeps_the_name_of_its_key(tiers: Tiers) -> None:
     def key_for(_: str, where: Any) -> str | None:
         return where and where["configurable"].get("tenant")
 
-    async def fresh() -> Uniform:
-        return await saver(tiers, hot={"encryption": encryption(key_for=key_for)})
-
-    uniform = await fresh()
+    uniform, other, third, last = [
+        await tiers.uniform(hot={"encryption": encryption(key_for=key_for)}) for _ in range(4)
+    ]
     await put(uniform, config(tenant="tenant"), {"n": 1})
     await put(uniform, config("plain"), {"n": 1})
     tiers.evict()
-    other = await fresh()
     for thread in ("thread", "plain"):
         await other.get_tuple(config(thread))
     status = await Uniform(other.saver.hot).key_status()
     assert sorted(status.threads.items()) == [("2026-11", 1), ("tenant", 1)]
-    await (await fresh()).copy_thread("thread", "copy")
-    cold = OpenedCold((await fresh()).saver)
-    assert (await cold.get_tuple(config("copy"))).checkpoint["channel_values"] == {"n": 1}
-    with psycopg.connect(tiers.url) as connection:
-        wrapped = connection.execute("SELECT blob FROM checkpoint_blobs WHERE thread_id = 'copy'").fetchall()
+    await third.copy_thread("thread", "copy")
+    assert (await OpenedCold(last.saver).get_tuple(config("copy"))).checkpoint["channel_values"] == {"n": 1}
+    wrapped = tiers.sql("SELECT blob FROM checkpoint_blobs WHERE thread_id = 'copy'")
     assert all(MAGIC in blob and b"6:tenant" in blob and b"2026-11" not in blob for (blob,) in wrapped)
 
 
-@MODES
-async def test_the_keys_of_rows_are_rotated(tiers: Tiers, mode: str) -> None:
+@both_modes
+async def test_the_keys_of_rows_are_rotated(tiers: Tiers, mode: dict[str, Any]) -> None:
     """Then everything is read without the old key, also what only Postgres has."""
-    uniform = await saver(tiers, mode)
+    uniform = await tiers.uniform(**mode)
     before = await run(uniform)
     await written(uniform, "other")
     await drained(uniform)
     status = await uniform.key_status()
     assert (set(status.rows), status.threads, status.plain) == ({"2026-11"}, {"2026-11": 2}, 0)
-    with psycopg.connect(tiers.url, autocommit=True) as connection:
-        assert connection.execute("SELECT 1 FROM checkpoint_blobs WHERE type = 'msgpack'").fetchall(), "snapshots"
-    keys = {"new": b"n" * 32, **KEYS}
-    other = await saver(tiers, mode, hot={"encryption": Encryption(Keyset(keys))})
-    rotated = await other.rotate_keys()
+    assert tiers.sql("SELECT 1 FROM checkpoint_blobs WHERE type = 'msgpack'"), "snapshots"
+    other = await tiers.uniform(**mode, hot={"encryption": Encryption(Keyset({**NEW, **KEYS}))})
     number = status.rows["2026-11"] + 2
-    assert rotated == Rotated(number, 0, 0, {})
+    assert await other.rotate_keys() == Rotated(number, 0, 0, {})
     assert await other.rotate_keys() == Rotated(0, number, 0, {})
     assert await other.key_status() == KeyStatus({"new": 2}, 0, {}, rows={"new": number - 2})
     tiers.evict()
-    alone = await saver(tiers, mode, hot={"encryption": Encryption(Keyset({"new": b"n" * 32}))})
+    alone = await tiers.uniform(**mode, hot={"encryption": Encryption(Keyset(NEW))})
     assert (await state(alone)).values == before.values
     assert (await state(alone)).metadata["user"] == MARKER
     assert len(await history(alone)) == 4 * 4 and len(await alone.list(config("other"))) == 3
@@ -352,15 +317,14 @@ async def test_the_keys_of_rows_are_rotated(tiers: Tiers, mode: str) -> None:
 
 
 async def test_rows_that_cannot_be_rotated_are_named(tiers: Tiers) -> None:
-    await written(await saver(tiers))
-    await written(await saver(tiers, hot={"encryption": None}), "plain")
-    with psycopg.connect(tiers.url, autocommit=True) as connection:
-        connection.execute("UPDATE checkpoint_writes SET blob = substr(blob, 1, 40) WHERE thread_id = 'thread'")
-    other = await saver(tiers, hot={"encryption": Encryption(Keyset({"new": b"n" * 32, **KEYS}))})
+    await written(await tiers.uniform())
+    await written(await tiers.uniform(hot={"encryption": None}), "plain")
+    tiers.sql("UPDATE checkpoint_writes SET blob = substr(blob, 1, 40) WHERE thread_id = 'thread'")
+    other = await tiers.uniform(hot={"encryption": Encryption(Keyset({**NEW, **KEYS}))})
     rotated = await other.rotate_keys()
     assert list(rotated.failed) == ["cold thread"] and "in cold" in rotated.failed["cold thread"]
     assert rotated.rotated and rotated.plain
-    memory = await saver(tiers, cold=InMemorySaver())
+    memory = await tiers.uniform(cold=InMemorySaver())
     for call in (memory.key_status, memory.rotate_keys):
         with pytest.raises(NotImplementedError, match="not LangGraph's Postgres saver"):
             await call()

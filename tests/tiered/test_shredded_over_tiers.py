@@ -6,18 +6,17 @@ from typing import Any
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
-from tests.support.factories import config, put
-from tests.support.tenants import READABLE, THREADS, Counting, keys, threads_of
-from tests.support.tiering import BEHIND, Tiers, drained
-from tests.support.uniform import Uniform
 
 from redis_saver._client.asking import AT_ONCE
 from redis_saver._tiered import listing
 from redis_saver.encryption import Encryption
 from redis_saver.errors import KeyUnavailable
+from tests.support.factories import config, ids, put
+from tests.support.tenants import READABLE, THREADS, Counting, keys, threads_of
+from tests.support.tiering import BEHIND, Tiers, both_modes, drained
+from tests.support.uniform import Uniform
 
 pytestmark = [pytest.mark.plain("each of its tests sets encryption= itself"), pytest.mark.also_on()]
-MODES = pytest.mark.parametrize("options", [{}, BEHIND], ids=["write-through", "write-behind"])
 
 
 async def filled(tiers: Tiers, options: Any, cold: Any = None, *, drains: bool = True) -> None:
@@ -51,18 +50,14 @@ async def test_a_list_of_all_threads_skips_those_without_a_key_if_told_so(
     found = await skipping.list(None)
     assert threads_of(found) == {*READABLE} and len(found) == 8
     for limit in (1, 3, 8, 9):
-        assert [one.checkpoint["id"] for one in await skipping.list(None, limit=limit)] == [
-            one.checkpoint["id"] for one in found[:limit]
-        ]
+        assert ids(await skipping.list(None, limit=limit)) == ids(found[:limit])
     assert threads_of(await skipping.list(None, filter={"mood": 2}, limit=4)) == {*READABLE}
     assert {info.thread_id for info in await skipping.threads()} == {*THREADS}
     assert skipping.saver.hot.stats().unavailable
-    for asked in (lambda: skipping.get_tuple(config("globex:1")), lambda: skipping.list(config("globex:1"))):
+    raising, where = await without_globex(tiers, options, cold), config("globex:1")
+    for call in (skipping.get_tuple(where), skipping.list(where), raising.list(None)):
         with pytest.raises(KeyUnavailable, match="globex"):
-            await asked()
-    raising = await without_globex(tiers, options, cold)
-    with pytest.raises(KeyUnavailable, match="globex"):
-        await raising.list(None)
+            await call
 
 
 async def test_threads_that_only_hot_has_are_enrolled_around_the_shredded_ones(tiers: Tiers) -> None:
@@ -74,13 +69,13 @@ async def test_threads_that_only_hot_has_are_enrolled_around_the_shredded_ones(t
     assert {info.thread_id for info in await skipping.threads() if info.tier == "both"} == {*READABLE}
 
 
-@MODES
-async def test_a_prune_and_a_deletion_of_runs_need_no_key_of_cold(tiers: Tiers, options: Any) -> None:
-    await filled(tiers, options)
-    raising = await without_globex(tiers, options)
+@both_modes
+async def test_a_prune_and_a_deletion_of_runs_need_no_key_of_cold(tiers: Tiers, mode: Any) -> None:
+    await filled(tiers, mode)
+    raising = await without_globex(tiers, mode)
     await raising.delete_for_runs(["run 1"])
     assert (await raising.prune(THREADS)).checkpoints == 0
-    every = await tiers.uniform(hot={"encryption": keys()}, **options)
+    every = await tiers.uniform(hot={"encryption": keys()}, **mode)
     assert [len(await every.list(config(thread))) for thread in THREADS] == [1] * len(THREADS)
 
 

@@ -16,20 +16,16 @@ from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Overwrite, interrupt
-from tests.support.factories import config
-from tests.support.seeds import seeds_and_slow, targets
-from tests.support.talking import joined, plainly_joined
-from tests.support.tiering import BEHIND, Tiers, drained
-from tests.support.uniform import Uniform
 from typing_extensions import TypedDict
 
+from tests.support.factories import config
+from tests.support.seeds import seeds_and_slow, targets
+from tests.support.talking import call_graph, joined, plainly_joined
+from tests.support.tiering import BEHIND, LATEST, Tiers, drained
+from tests.support.uniform import Uniform
+
 pytestmark = [pytest.mark.random, pytest.mark.encrypted_too]
-MODES: dict[str, dict[str, Any]] = {
-    "alone": {},
-    "through": {},
-    "behind": BEHIND,
-    "latest": {**BEHIND, "cold_history": "latest"},
-}
+MODES: dict[str, dict[str, Any]] = {"alone": {}, "through": {}, "behind": BEHIND, "latest": LATEST}
 CHANNELS = ("log", "notes")
 TURNS = 25
 
@@ -67,22 +63,6 @@ def graph(saver: Any, kinds: Mapping[str, int]) -> Any:
     return builder.compile(checkpointer=saver)
 
 
-class Side:
-    """One of the two savers."""
-
-    def __init__(self, saver: Any, native_async: bool) -> None:
-        self.saver, self.native_async = saver, native_async
-
-    async def call(self, kinds: Mapping[str, int], method: str, *arguments: Any, **options: Any) -> Any:
-        """Call a method of a graph over the saver. Returns a list for a stream."""
-        compiled = graph(self.saver, kinds)
-        if not self.native_async:
-            answer = getattr(compiled, method)(*arguments, **options)
-            return list(answer) if method.endswith("history") else answer
-        answer = getattr(compiled, "a" + method)(*arguments, **options)
-        return [one async for one in answer] if method.endswith("history") else await answer
-
-
 class Play:
     """The same turns on both savers."""
 
@@ -101,10 +81,6 @@ class Play:
         else:
             self.uniform = await self.tiers.uniform(**MODES[self.mode])
 
-    @property
-    def sides(self) -> tuple[Side, Side]:
-        return Side(self.model, self.uniform.native_async), Side(self.uniform.saver, self.uniform.native_async)
-
     def kinds(self) -> dict[str, int]:
         return {channel: self.chance.choice([0, 0, 1, 2, 3, 1000, 1000]) for channel in CHANNELS}
 
@@ -113,13 +89,11 @@ class Play:
     ) -> Any:
         """Call a method of both graphs at a checkpoint of the model, or at the newest. Returns both answers."""
         answers = list[Any]()
-        for side, one in zip(self.sides, (at, at and self.pairs[thread].get(at)), strict=True):
+        for saver, one in ((self.model, at), (self.uniform.saver, at and self.pairs[thread].get(at))):
             where = config(thread, None if at is None else "", one)
-            arguments = (
-                (where, *rest) if method in ("get_state", "get_state_history", "update_state") else (*rest, where)
-            )
+            arguments = (*rest, where) if method == "invoke" else (where, *rest)
             try:
-                answers.append(await side.call(kinds, method, *arguments, **more))
+                answers.append(await call_graph(graph(saver, kinds), method, *arguments, **more))
             except Exception as error:  # noqa: BLE001 - both must fail alike
                 answers.append(type(error))
                 self.told.append(f"{type(error).__name__}: {error}"[:300])

@@ -6,25 +6,24 @@ import asyncio
 from collections import Counter
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import psycopg
 import pytest
-from tests.support.factories import chain, config, ids, put
-from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
-from langgraph.graph import START, StateGraph
 from psycopg.rows import dict_row
-from tests.support.tiering import BEHIND, Tiers, drained, keys_of, written
-from typing_extensions import TypedDict
-from tests.support.uniform import Uniform
-from tests.support.wrappers import Meanwhile, script_of
 
 from redis_saver import Pruned, ThreadNotFound
 from redis_saver._checkpoint import scripts
-from redis_saver._tiered import postgres as statements
+from redis_saver._tiered import postgres as statements, thread_info
+from tests.support import talking
+from tests.support.factories import chain, config, ids, put
+from tests.support.growing import until
+from tests.support.tiering import BEHIND, Tiers, both_modes, drained, id_of, keys_of, put_new, written
+from tests.support.uniform import Uniform
+from tests.support.wrappers import Meanwhile, script_of
 
 pytestmark = pytest.mark.also_on(cluster="sync", fakeredis="async")
 
@@ -37,8 +36,8 @@ async def where(uniform: Uniform) -> dict[str, tuple[str, int]]:
 
 async def test_threads_tells_the_tier_of_each_thread(tiers: Tiers) -> None:
     through = await tiers.uniform(hot={"ttl": HOUR})
-    await written(through, "both")
-    await written(through, "cold")
+    for thread in ("both", "cold"):
+        await written(through, thread)
     tiers.evict(thread="cold")
     behind = await tiers.uniform(hot={"ttl": HOUR}, **BEHIND)
     await written(behind, "hot")
@@ -51,12 +50,11 @@ async def test_threads_tells_the_tier_of_each_thread(tiers: Tiers) -> None:
         assert {one.checkpoints for one in (found.hot, found.cold) if one} == {3} == {found.checkpoints}
         assert found.in_cold == {"both": None, "cold": True, "hot": None}[thread], "hot has all of two of them"
         assert found.bytes == sum(one.bytes for one in (found.hot, found.cold) if one) > 0
-    assert await where(behind) == {"both": ("both", 0), "cold": ("both", 0), "hot": ("hot", 6)}, (
-        "reading brought it back"
-    )
+    brought_back = {"both": ("both", 0), "cold": ("both", 0), "hot": ("hot", 6)}
+    assert await where(behind) == brought_back, "by reading"
     await drained(behind)
-    assert await where(behind) == {"both": ("both", 0), "cold": ("both", 0), "hot": ("both", 0)}
-    assert await where(behind) == {one.thread_id: (one.tier, 0) for one in await behind.threads("")}
+    assert await where(behind) == dict.fromkeys(brought_back, ("both", 0))
+    assert {one.thread_id for one in await behind.threads("")} == {*brought_back}
     assert [one.thread_id for one in await behind.threads("ho")] == ["hot"]
     assert await behind.get_thread("nowhere") is None
     await behind.delete_thread("hot")
@@ -64,30 +62,23 @@ async def test_threads_tells_the_tier_of_each_thread(tiers: Tiers) -> None:
     assert set(await where(behind)) == {"both", "cold"}
 
 
-async def test_an_unnamed_thread_in_cold_is_listed(tiers: Tiers) -> None:
-    uniform = await tiers.uniform()
-    for thread in ("", "named"):
-        await written(uniform, thread)
-        tiers.evict(thread=thread)
-    assert await where(uniform) == {"": ("cold", 0), "named": ("cold", 0)}
-
-
 # PostgresSaver rejects backslashes in channels and tasks, and cannot store NUL or lone surrogates.
 NAMES = ["", "*", "{", "}", "a}b{c", "%", "%7D", "%s", "[a-z]", "a", "\n", "\1", "é", "'", ":data", "x" * 300]
 
 
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
-@pytest.mark.parametrize("mode", [{}, BEHIND], ids=["through", "behind"])
+@both_modes
 async def test_hostile_names_work_in_both_tiers(tiers: Tiers, mode: dict[str, Any]) -> None:
     uniform, made = await tiers.uniform(**mode), dict[str, Any]()
     for number, name in enumerate(NAMES):
         made[name] = await put(uniform, config(name, name), {name or "-": number})
         await uniform.put_writes(made[name], [(name or "-", -number)], name)
-    if mode:
-        await drained(uniform)
+    await drained(uniform)
     assert await where(uniform) == dict.fromkeys(NAMES, ("both", 0))
-    for number, name in enumerate(NAMES):
+    for name in NAMES:
         tiers.evict(thread=name)
+    assert await where(uniform) == dict.fromkeys(NAMES, ("cold", 0))
+    for number, name in enumerate(NAMES):
         for _ in range(2):  # from cold, then from hot
             found = await uniform.get_tuple(config(name, name))
             assert found.config == made[name]
@@ -95,8 +86,7 @@ async def test_hostile_names_work_in_both_tiers(tiers: Tiers, mode: dict[str, An
             assert found.pending_writes == [(name, name or "-", -number)]
         await uniform.delete_thread(name)
         assert set(await where(uniform)) == set(NAMES[number + 1 :])
-    if mode:
-        await drained(uniform)
+    await drained(uniform)
     assert [key for key in tiers.target.keys() if tiers.target.raw.ttl(key) < 0] == []
     assert await (await tiers.cold_uniform()).list(None) == []
 
@@ -105,15 +95,14 @@ async def test_thread_filters_apply_to_both_tiers(tiers: Tiers) -> None:
     through = await tiers.uniform(hot={"ttl": HOUR})
     for name in ("both", "cold", "failed"):
         await written(through, name)
-    await put(through, config("failed"), {})
-    newest = (await through.get_tuple(config("failed"))).config
-    await through.put_writes(newest, [("__error__", "no")], "task")
-    tiers.evict(thread="cold")
-    tiers.evict(thread="failed")
+    await through.put_writes(await put(through, config("failed"), {}), [("__error__", "no")], "task")
+    for name in ("cold", "failed"):
+        tiers.evict(thread=name)
     await through.pin("both")
     behind = await tiers.uniform(hot={"ttl": HOUR}, **BEHIND)
     await written(behind, "dirty")
-    hot = {one.thread_id for one in await Uniform(behind.saver.hot).threads(dirty=True)}
+    assert [one.thread_id for one in await Uniform(behind.saver.hot).threads(dirty=True)] == ["dirty"]
+    at_nine = datetime(2026, 11, 21, 9, tzinfo=timezone.utc)
     cases: list[tuple[dict[str, Any], set[str]]] = [
         ({"dirty": True}, {"dirty"}),
         ({"dirty": False}, {"both", "cold", "failed"}),
@@ -124,12 +113,11 @@ async def test_thread_filters_apply_to_both_tiers(tiers: Tiers) -> None:
         ({"min_bytes": 1_000_000}, set()),
         ({"min_bytes": max([one.bytes for one in await behind.threads("both")])}, {"both"}),
         ({"expires_within": "2h"}, set()),
-        ({"updated_after": datetime(2026, 11, 21, 9, tzinfo=timezone.utc)}, {"both", "cold", "failed", "dirty"}),
-        ({"updated_before": datetime(2026, 11, 21, 9, tzinfo=timezone.utc)}, set()),
+        ({"updated_after": at_nine}, {"both", "cold", "failed", "dirty"}),
+        ({"updated_before": at_nine}, set()),
     ]
     for asked, expected in cases:
         assert {one.thread_id for one in await behind.threads(**asked)} == expected, asked
-    assert hot == {"dirty"}
     other = await tiers.uniform(cold=InMemorySaver())
     await written(other, "memory")
     assert {one.thread_id for one in await other.threads("m", state="interrupted")} == {"memory"}
@@ -138,25 +126,25 @@ async def test_thread_filters_apply_to_both_tiers(tiers: Tiers) -> None:
 
 
 @pytest.mark.also_on(cluster="sync")
-async def test_each_thread_is_listed_once(tiers: Tiers) -> None:
+async def test_each_thread_is_listed_once(tiers: Tiers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads are in both tiers or in cold alone, over several pages."""
+    monkeypatch.setattr(thread_info, "NAMES_PER_PAGE", 40)
     uniform = await tiers.uniform(hot={"ttl": HOUR})
-    names = [f"{number:03}" for number in range(250)]
+    names = [f"{number:03}" for number in range(90)]
     for name in names:
         await put(uniform, config(name), {"n": 1})
         await uniform.get_tuple(config(name))
     for name in names[::2]:
         tiers.evict(thread=name)
-    found = Counter(one.thread_id for one in await uniform.threads())
-    assert found == Counter(names)
-    tiers_of = Counter(one.tier for one in await uniform.threads())
-    assert tiers_of == {"both": 125, "cold": 125}
+    found = await uniform.threads()
+    assert Counter(one.thread_id for one in found) == Counter(names)
+    assert Counter(one.tier for one in found) == {"both": 45, "cold": 45}
 
 
 async def test_another_cold_saver_is_read_through_its_interface(tiers: Tiers) -> None:
     uniform = await tiers.uniform(cold=InMemorySaver())
-    await written(uniform, "both")
-    await written(uniform, "cold")
+    for thread in ("both", "cold"):
+        await written(uniform, thread)
     tiers.evict(thread="cold")
     assert await where(uniform) == {"both": ("both", 0), "cold": ("cold", 0)}
     found = await uniform.get_thread("cold")
@@ -169,17 +157,16 @@ async def test_another_cold_saver_is_read_through_its_interface(tiers: Tiers) ->
     assert await where(uniform) == {"cold": ("cold", 0)}
 
 
-@pytest.mark.parametrize("settings", [{}, BEHIND], ids=["through", "behind"])
-async def test_thread_ttls_apply_to_hot(tiers: Tiers, settings: Any) -> None:
-    uniform = await tiers.uniform(hot={"ttl": HOUR}, **settings)
+@both_modes
+async def test_thread_ttls_apply_to_hot(tiers: Tiers, mode: dict[str, Any]) -> None:
+    uniform = await tiers.uniform(hot={"ttl": HOUR}, **mode)
     await written(uniform)
-    if settings:
+    if mode:
         assert await uniform.get_thread_ttl("thread") is None, "it is dirty"
-        await uniform.set_thread_ttl("thread", "2h")
+    await uniform.set_thread_ttl("thread", "2h")
+    if mode:
         assert await uniform.get_thread_ttl("thread") is None, "and does not expire before cold has it"
         await drained(uniform)
-    else:
-        await uniform.set_thread_ttl("thread", "2h")
     assert HOUR < await uniform.get_thread_ttl("thread") <= 2 * HOUR
     await uniform.pin("thread")
     found = await uniform.get_thread("thread")
@@ -206,20 +193,19 @@ async def test_pin_fills_a_thread_that_only_cold_has(tiers: Tiers) -> None:
             await getattr(uniform, method)("nowhere", *arguments)
 
 
-@pytest.mark.parametrize("settings", [{}, BEHIND], ids=["through", "behind"])
-async def test_prune_removes_the_same_checkpoints_from_both_tiers(tiers: Tiers, settings: Any) -> None:
-    uniform = await tiers.uniform(hot={"ttl": HOUR}, **settings)
+@both_modes
+async def test_prune_removes_the_same_checkpoints_from_both_tiers(tiers: Tiers, mode: dict[str, Any]) -> None:
+    uniform = await tiers.uniform(hot={"ttl": HOUR}, **mode)
     made = await chain(uniform, "thread", 8)
     await uniform.put_writes(made[0], [("n", 1)], "task")
-    if settings:
-        await drained(uniform)
+    await drained(uniform)
     would = await uniform.prune(["thread", "nowhere"], keep_last=3, dry_run=True)
     assert (would.checkpoints, would.writes) == (5, 1) and would.bytes > 0
     assert len(await uniform.list(config())) == 8
     assert await uniform.prune(["thread", "nowhere"], keep_last=3) == would
     for saver in (uniform, await tiers.uniform(), await tiers.cold_uniform()):
         found = await saver.list(config())
-        assert ids(found) == [one["configurable"]["checkpoint_id"] for one in made[:-4:-1]]
+        assert ids(found) == [id_of(one) for one in made[:-4:-1]]
         assert [one.parent_config is None for one in found] == [False, False, True]
         assert [one.checkpoint["channel_values"] for one in found] == [{"n": 7}, {"n": 6}, {"n": 5}]
     assert (await uniform.prune(["thread"], older_than="36500d")) == Pruned()
@@ -238,9 +224,7 @@ async def test_a_prune_that_conflicts_with_another_is_repeated(tiers: Tiers) -> 
     with psycopg.connect(tiers.url) as other:
         other.execute("DELETE FROM checkpoints WHERE metadata ->> 'step' = '0'")
         pruning = asyncio.ensure_future(uniform.saver.aprune(["thread"]))
-        with psycopg.connect(tiers.url, autocommit=True) as watching:
-            while not watching.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchall():
-                await asyncio.sleep(0.01)
+        await until(lambda: tiers.sql("SELECT 1 FROM pg_locks WHERE NOT granted"))
     assert (await pruning).checkpoints == 2
     assert len(await uniform.list(config())) == 1
 
@@ -249,44 +233,37 @@ async def test_statements_in_a_pipeline_return_their_rows(tiers: Tiers) -> None:
     """A saver may be in psycopg's pipeline mode, and so may a connection that a cancelled call gave back to a pool."""
     await chain(await tiers.cold_uniform(), "thread", 2)
     options: Any = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+    counts = ("count_thread", "task_paths")
     if tiers.native_async:
         aconnection = await psycopg.AsyncConnection.connect(tiers.url, **options)
         async with aconnection, aconnection.pipeline() as apipe:
             asaver = AsyncPostgresSaver(aconnection, pipe=apipe)
-            found = [await of("thread") for of in map(partial(statements.amethod_of, asaver), COUNTS) if of]
+            found = [await of("thread") for of in map(partial(statements.amethod_of, asaver), counts) if of]
     else:
         with psycopg.Connection.connect(tiers.url, **options) as connection, connection.pipeline() as pipe:
             saver = PostgresSaver(connection, pipe=pipe)
-            found = [of("thread") for of in map(partial(statements.method_of, saver), COUNTS) if of]
+            found = [of("thread") for of in map(partial(statements.method_of, saver), counts) if of]
     assert found[0].checkpoints == 2 and len(found[1]) == 0
-
-
-COUNTS = ("count_thread", "task_paths")
 
 
 async def test_prune_clears_a_parent_that_was_deleted_before(tiers: Tiers) -> None:
     """`PostgresSaver.prune` does the same."""
     uniform, cold = await tiers.uniform(), await tiers.cold_uniform()
     for thread in ("ours", "theirs"):
-        gone = await put(uniform, config(thread), {"n": 1}, versions={"n": "1"}, metadata={"run_id": "gone"})
-        await put(uniform, gone, {"n": 2}, versions={"n": "2"})
+        gone = await put_new(uniform, config(thread), 1, run_id="gone")
+        await put_new(uniform, gone, 2)
     await uniform.delete_for_runs(["gone"])
     assert (await uniform.prune(["ours"])).checkpoints == 0
     await cold.prune(["theirs"])
-    for saver in (uniform, cold):
-        (ours,) = await saver.list(config("ours"))
-        assert ours.parent_config is None
-    (theirs,) = await cold.list(config("theirs"))
-    assert theirs.parent_config is None
+    for saver, thread in ((uniform, "ours"), (cold, "ours"), (cold, "theirs")):
+        assert [one.parent_config for one in await saver.list(config(thread))] == [None]
 
 
 async def test_prune_flushes_the_backlog_first(tiers: Tiers) -> None:
     uniform = await tiers.uniform(hot={"ttl": HOUR}, **BEHIND)
     made = await chain(uniform, "thread", 5)
     assert (await uniform.prune(["thread"], keep_last=2)).checkpoints == 3
-    assert ids(await (await tiers.cold_uniform()).list(config())) == [
-        one["configurable"]["checkpoint_id"] for one in made[:-3:-1]
-    ]
+    assert ids(await (await tiers.cold_uniform()).list(config())) == [id_of(one) for one in made[:-3:-1]]
 
 
 async def test_prune_keeps_values_that_are_still_used(tiers: Tiers) -> None:
@@ -300,24 +277,10 @@ async def test_prune_keeps_values_that_are_still_used(tiers: Tiers) -> None:
     assert (await uniform.check("thread")).sound
 
 
-class State(TypedDict):
-    log: Annotated[
-        list[str],
-        DeltaChannel(lambda state, writes: [*state, *(word for one in writes for word in one)], snapshot_frequency=50),
-    ]
-
-
 async def test_prune_refuses_a_delta_channel_before_removing_anything(tiers: Tiers, monkeypatch: Any) -> None:
     uniform = await tiers.uniform()
     await chain(uniform, "plain", 3)
-    builder: Any = StateGraph(State)
-    builder.add_node("bot", lambda _: {"log": ["b"]})
-    graph = builder.add_edge(START, "bot").compile(checkpointer=uniform.saver)
-    for _ in range(3):
-        if uniform.native_async:
-            await graph.ainvoke({"log": ["a"]}, config("delta", None))
-        else:
-            graph.invoke({"log": ["a"]}, config("delta", None))
+    log = await talking.talk(uniform, 3, "delta")
     with pytest.raises(NotImplementedError, match="'delta' uses a DeltaChannel"):
         await uniform.prune(["plain", "delta"], keep_last=1)
     assert len(await uniform.list(config("plain"))) == 3
@@ -331,21 +294,13 @@ async def test_prune_refuses_a_delta_channel_before_removing_anything(tiers: Tie
     with pytest.raises(NotImplementedError, match="'delta' uses a DeltaChannel"):
         await uniform.prune(["delta"])  # as if the thread began to use one after the first check
     assert tiers.target.raw.zcard(keys_of(tiers, "delta").intents) == 0
-    state = (
-        await graph.aget_state(config("delta", None))
-        if uniform.native_async
-        else graph.get_state(config("delta", None))
-    )
-    assert state.values["log"] == ["a", "b"] * 3
+    assert (await talking.state(uniform, "delta")).values["log"] == log
 
 
 async def test_set_thread_ttl_works_on_a_thread_written_meanwhile(tiers: Tiers) -> None:
     uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     acts = [lambda: written(other)]
-    Meanwhile(
-        uniform.saver.hot,
-        lambda _: None,
-        lambda request: acts.pop() if acts and script_of(request) is scripts.SET_TTL else None,
-    )
+    is_it = lambda request: script_of(request) is scripts.SET_TTL  # noqa: E731
+    Meanwhile(uniform.saver.hot, lambda _: None, lambda request: acts.pop() if acts and is_it(request) else None)
     await uniform.set_thread_ttl("thread", HOUR)
     assert not acts and await where(uniform) == {"thread": ("hot", 6)}

@@ -2,44 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import re
-import time
 from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 import pytest
-from tests.support.factories import checkpoint, config
 from langgraph.checkpoint.memory import InMemorySaver
-from tests.support.servers import Server
-from tests.support.tiering import BEHIND, Tiers, drained, keys_of
-from tests.support.uniform import Uniform
-from tests.support.wrappers import ran
 
 from redis_saver import RedisSaver, TieredSaver
 from redis_saver._cli.main import main
 from redis_saver._common.names import Keyspace
 from redis_saver._tiered import backlog, counts as live_counts, workers
 from redis_saver._tiered.counts import LiveTiers
+from tests.support.factories import config
+from tests.support.growing import until
+from tests.support.servers import Server
+from tests.support.tiering import BEHIND, TABLES, VERSIONS, Tiers, drained, keys_of, locked, new, put_new
+from tests.support.uniform import Uniform
+from tests.support.wrappers import ran
 
 REDIS = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
-
-
-async def put(uniform: Uniform, thread: str, number: int = 1) -> None:
-    if number == 1:
-        await uniform.get_tuple(config(thread))
-    one = checkpoint({"n": [number]}, {"n": f"{number:032}.1"})
-    await uniform.put(config(thread), one, {"step": number}, one["channel_versions"])
-
-
-async def until(holds: Any) -> None:
-    began = time.monotonic()
-    while not holds():
-        assert time.monotonic() - began < 60
-        await asyncio.sleep(0.02)
 
 
 @REDIS
@@ -55,10 +40,9 @@ async def test_the_age_grows_while_all_workers_hang_in_a_locked_table(
     for thread in threads:
         await uniform.get_tuple(config(thread))
     scans, seen = set[bytes](), list[float]()
-    with psycopg.connect(tiers.url) as locking:
-        locking.execute("LOCK TABLE checkpoints, checkpoint_blobs, checkpoint_writes IN ACCESS EXCLUSIVE MODE")
+    with locked(tiers.url, TABLES):
         for thread in threads:
-            await put(uniform, thread, 2)
+            await put_new(uniform, config(thread))
 
         def has_grown() -> bool:
             stats = uniform.saver.stats().tiers
@@ -68,12 +52,12 @@ async def test_the_age_grows_while_all_workers_hang_in_a_locked_table(
             known = stats.dirty_threads == 6 and stats.seconds_since_scan is not None
             return bool(known and stats.oldest_seconds > 2 and len(scans) > 4)
 
-        await until(has_grown)
+        await until(has_grown, 60)
         assert max(seen) == seen[-1], "the age never falls while nothing is flushed"
         await until(lambda: uniform.saver.stats().tiers.unreachable >= 2)
         assert re.match(r"ColdTimeout: cold has not answered a flush for \d+ s", uniform.saver.stats().tiers.last_error)
-    await until(lambda: uniform.saver.stats().tiers.flushed == 6)
-    await (uniform.saver.aclose() if tiers.native_async else asyncio.to_thread(uniform.saver.close))
+    await until(lambda: uniform.saver.stats().tiers.flushed == 6, 60)
+    await uniform.close()
     assert uniform.saver.stats().tiers.oldest_seconds == 0
 
 
@@ -116,55 +100,46 @@ class Down(InMemorySaver):
             raise psycopg.OperationalError("down")
 
 
-def test_a_lost_backlog_is_counted_once_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_lost_backlog_is_counted_once_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Redis restarts without its data while cold is down. Two processes flush, and a third one only writes."""
     server = Server()
-    one, other, writer = [
-        TieredSaver(
-            RedisSaver.from_conn_string(server.url).__enter__(),
-            Down(),
-            mode="write-behind",
-            flush_interval=0.05,
-            flusher=flushes,
-        )
-        for flushes in (True, True, False)
-    ]
+
+    def process(**settings: Any) -> TieredSaver:
+        hot = RedisSaver.from_conn_string(server.url).__enter__()
+        return TieredSaver(hot, Down(), mode="write-behind", flush_interval=0.05, **settings)
+
+    both, writer = (process(), process()), process(flusher=False)
     for thread in range(7):
         writer.get_tuple(config(f"t{thread}"))
         for number in (1, 2):
-            made = checkpoint({"n": [number]}, {"n": f"{number:032}.1"})
+            made = new(number)
             writer.put(config(f"t{thread}"), made, {}, made["channel_versions"])
-    asyncio.run(until(lambda: {saver.stats().tiers.backlog for saver in (one, other)} == {14}))
-    queues = [saver._context.flush_queue for saver in (one, other)]
-    asyncio.run(until(lambda: any(queue.witnesses for queue in queues if queue)))
+    await until(lambda: {saver.stats().tiers.backlog for saver in both} == {14}, 60)
+    await until(lambda: any(saver._context.flush_queue.witnesses for saver in both), 60)  # type: ignore[union-attr]
     server.kill()
     server.start()
-    asyncio.run(until(lambda: one.stats().tiers.lost_records or other.stats().tiers.lost_records))
-    asyncio.run(
-        until(lambda: one._context.backlog_count.suspected is None and other._context.backlog_count.suspected is None)
-    )
-    assert one.stats().tiers.lost_records + other.stats().tiers.lost_records == 14
+    await until(lambda: any(saver.stats().tiers.lost_records for saver in both), 60)
+    await until(lambda: all(saver._context.backlog_count.suspected is None for saver in both), 60)
+    assert sum(saver.stats().tiers.lost_records for saver in both) == 14
     lost = [record for record in caplog.records if "lost its data" in record.getMessage()]
     assert [record.levelno for record in lost] == [logging.WARNING]
     assert "about 14 records that cold did not have, such as those of thread 't" in lost[0].getMessage()
-    for saver in (one, other):
+    for saver in both:
         assert saver.close(timeout=1) == 0
         assert saver.stats().tiers.backlog == 0
     server.stop()
 
 
-def test_an_outage_of_redis_is_no_error_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_outage_of_redis_is_no_error_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """An alert asks to report those. Workers also ask Redis whether flushing is paused."""
     monkeypatch.setattr(backlog, "_PAUSE_AGE", 0.0)
-    server = Server()
+    server, made = Server(), new()
     hot = RedisSaver.from_conn_string(server.url).__enter__()
     saver = TieredSaver(hot, InMemorySaver(), mode="write-behind", flush_interval=0.05)
     saver.pause_flushing(60)
-    made = checkpoint({"n": [1]}, {"n": f"{1:032}.1"})
-    saver.put(config(saver.new_thread()), made, {}, made["channel_versions"])
+    saver.put(config(saver.new_thread()), made, {}, VERSIONS)
     server.kill()
-    assert saver._context.flush_queue
-    asyncio.run(until(lambda: saver._context.flush_queue._outages >= 3))
+    await until(lambda: saver._context.flush_queue._outages >= 3, 60)  # type: ignore[union-attr]
     assert saver.stats().tiers.worker_errors == 0 and "ConnectionError" in saver.stats().tiers.last_error
     server.start()
     saver.close(timeout=1)
@@ -185,51 +160,49 @@ async def known(tiers: Tiers, records: int = 5) -> tuple[Uniform, Uniform]:
     for each in (one, other):
         each.saver._context.flush_queue._flushes = True
     for number in range(records):
-        await put(one, f"t{number}")
+        await one.get_tuple(config(f"t{number}"))
+        await put_new(one, config(f"t{number}"))
     assert await stepped(one) == 0
     assert one.saver._context.flush_queue.witnesses
     return one, other
 
 
-async def forgotten(tiers: Tiers) -> None:
+def forgotten(tiers: Tiers) -> None:
     tiers.target.raw.delete(Keyspace(tiers.target.prefix).unflushed)
 
 
-async def all_gone(tiers: Tiers) -> None:
+def all_gone(tiers: Tiers) -> None:
     tiers.target.raw.delete(*tiers.target.keys())
 
 
 @REDIS
 @pytest.mark.also_on(cluster="sync")
-@pytest.mark.parametrize("how", ["gone", "partly", "older"])
+@pytest.mark.parametrize(("how", "count"), [("gone", 5), ("partly", 2), ("older", 2)])
 async def test_lost_records_are_about_the_backlog_before_less_what_is_there(
-    tiers: Tiers, how: str, capsys: pytest.CaptureFixture[str]
+    tiers: Tiers, how: str, count: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A replica that took over may have the count of an earlier time, and all but the last threads."""
     one, other = await known(tiers)
+    raw, unflushed = tiers.target.raw, Keyspace(tiers.target.prefix).unflushed
     if how == "gone":
-        await all_gone(tiers)
+        all_gone(tiers)
     else:
-        keys = [keys_of(tiers, f"t{number}") for number in (3, 4)]
-        for each in keys:
-            tiers.target.raw.delete(*(key for key in each if tiers.target.raw.exists(key)))
-        if how == "partly":
-            await forgotten(tiers)
-        else:
-            tiers.target.raw.hset(Keyspace(tiers.target.prefix).unflushed, "written", 3)
-    assert await stepped(one) == (5 if how == "gone" else 2)
-    assert await stepped(other) == 0
-    assert await stepped(one) == (5 if how == "gone" else 2), "counted once"
+        for number in (3, 4):
+            raw.delete(*(key for key in keys_of(tiers, f"t{number}") if raw.exists(key)))
+    if how == "partly":
+        forgotten(tiers)
+    elif how == "older":
+        raw.hset(unflushed, "written", 3)
+    assert [await stepped(each) for each in (one, other, one)] == [count, 0, count], "counted once"
     for age, severity in ((0, "warning"), (90_000, None)):
-        place = Keyspace(tiers.target.prefix).unflushed
-        lost, at = tiers.target.raw.hget(place, "lost").split()
-        tiers.target.raw.hset(place, "lost", b"%s %d" % (lost, int(at) - age))
+        lost, at = raw.hget(unflushed, "lost").split()
+        raw.hset(unflushed, "lost", b"%s %d" % (lost, int(at) - age))
         code = main(["doctor", "--redis", tiers.target.url, "--prefix", tiers.target.prefix, "--json"])
         said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         told = [finding for finding in said if "Redis lost its data" in finding["what"]]
         assert [finding["severity"] for finding in told] == ([severity] if severity else [])
         if told:
-            assert f"about {5 if how == 'gone' else 2} records" in told[0]["what"] and code == 1
+            assert f"about {count} records" in told[0]["what"] and code == 1
 
 
 @REDIS
@@ -239,30 +212,25 @@ async def test_lost_records_are_about_the_backlog_before_less_what_is_there(
 )
 async def test_no_false_alarm(tiers: Tiers, how: str) -> None:
     one, other = await known(tiers)
-    if how in ("flushed by another", "expired count"):
+    if how == "deleted":
+        for number in range(5):
+            await other.delete_thread(f"t{number}")
+    if how in ("flushed by another", "expired count", "deleted"):
         await drained(other)
     elif how == "flushed":
         await drained(one)
-    elif how == "deleted":
-        for number in range(5):
-            await other.delete_thread(f"t{number}")
-        await drained(other)
-    if how in ("new process", "flushed"):
-        await all_gone(tiers)
-    else:
-        await forgotten(tiers)
+    (all_gone if how in ("new process", "flushed") else forgotten)(tiers)
     if how == "expired count":
         assert await stepped(other) == 0
-    assert await stepped(await tiers.uniform(**BEHIND) if how == "new process" else one) == 0
-    assert await stepped(one if how != "new process" else other) == 0
+    pair = (await tiers.uniform(**BEHIND), other) if how == "new process" else (one, one)
+    assert [await stepped(each) for each in pair] == [0, 0]
 
 
 @REDIS
 async def test_a_failed_comparison_is_repeated(tiers: Tiers) -> None:
     one, _ = await known(tiers)
-    await all_gone(tiers)
-    works = tiers.fails(one)
-    context = one.saver._context
+    all_gone(tiers)
+    works, context = tiers.fails(one), one.saver._context
     await ran(one, workers._scan_step(context, context.flush_queue))
     assert one.saver.stats().tiers.last_error.startswith("ConnectionError")
     works()

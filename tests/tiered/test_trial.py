@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -17,11 +17,10 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from tests.support.tiering import Tiers
-from tests.support.uniform import Target
 
 from redis_saver._cli.main import main
-
+from tests.support.tiering import Tiers
+from tests.support.uniform import Target
 
 pytestmark = [
     pytest.mark.parametrize("target_name", ["redis"], indirect=True),
@@ -32,8 +31,7 @@ pytestmark = [
 class Forgetful(InMemorySaver):
     """A saver with one fault. A subclass says which."""
 
-    def changed(self, saved: Any) -> Any:
-        return saved
+    changed = staticmethod(lambda saved: saved)
 
     def get_tuple(self, config: Any) -> Any:
         saved = super().get_tuple(config)
@@ -44,48 +42,41 @@ class Forgetful(InMemorySaver):
             yield self.changed(saved)
 
 
-class OfMetadata(Forgetful):
-    def changed(self, saved: Any) -> Any:
-        kept = {name: saved.metadata[name] for name in ("source", "step", "parents")}
-        return saved._replace(metadata=kept)
+def changing(name: str, change: Callable[[Any], Any]) -> Any:
+    """Return a class of savers that change what they return."""
+    return type(name, (Forgetful,), {"changed": staticmethod(change)})
 
 
-class OfNones(Forgetful):
-    def changed(self, saved: Any) -> Any:
-        values = {name: value for name, value in saved.checkpoint["channel_values"].items() if name != "nothing"}
-        return saved._replace(checkpoint={**saved.checkpoint, "channel_values": values})
+def with_part(saved: Any, **part: Any) -> Any:
+    return saved._replace(checkpoint={**saved.checkpoint, **part})
 
 
-class OfVersions(Forgetful):
-    def changed(self, saved: Any) -> Any:
-        versions = {name: str(version) for name, version in saved.checkpoint["channel_versions"].items()}
-        return saved._replace(checkpoint={**saved.checkpoint, "channel_versions": versions})
+def without_nones(saved: Any) -> Any:
+    kept = {name: value for name, value in saved.checkpoint["channel_values"].items() if name != "nothing"}
+    return with_part(saved, channel_values=kept)
 
 
-class OfNodes(Forgetful):
-    def changed(self, saved: Any) -> Any:
-        return saved._replace(checkpoint={**saved.checkpoint, "versions_seen": defaultdict(dict)})
+def with_text_versions(saved: Any) -> Any:
+    versions = {name: str(version) for name, version in saved.checkpoint["channel_versions"].items()}
+    return with_part(saved, channel_versions=versions)
 
 
-class OfParents(Forgetful):
-    def changed(self, saved: Any) -> Any:
-        return saved._replace(parent_config=None)
+def without_metadata(saved: Any) -> Any:
+    return saved._replace(metadata={name: saved.metadata[name] for name in ("source", "step", "parents")})
 
 
-class OfOrder(Forgetful):
-    """It returns the writes of a task in another order."""
-
-    def changed(self, saved: Any) -> Any:
-        return saved._replace(pending_writes=(saved.pending_writes or [])[::-1])
+def without_order(saved: Any) -> Any:
+    """The writes of a task come in another order."""
+    return saved._replace(pending_writes=(saved.pending_writes or [])[::-1])
 
 
-class OfTasks(Forgetful):
-    """It returns the writes by their tasks' ids, as savers do that know no paths."""
+def ordered_by_tasks(saved: Any) -> Any:
+    """The writes come by their tasks' ids, as from savers that know no paths."""
+    return saved._replace(pending_writes=sorted(saved.pending_writes or (), key=lambda write: write[0]))
 
-    get_delta_channel_history = BaseCheckpointSaver.get_delta_channel_history
 
-    def changed(self, saved: Any) -> Any:
-        return saved._replace(pending_writes=sorted(saved.pending_writes or (), key=lambda write: write[0]))
+OfTasks = changing("OfTasks", ordered_by_tasks)
+OfTasks.get_delta_channel_history = BaseCheckpointSaver.get_delta_channel_history
 
 
 class OfIds(Forgetful):
@@ -131,12 +122,14 @@ def unreachable() -> Any:
 
 
 FAULTS: dict[type[Any], str] = {
-    OfMetadata: "metadata",
-    OfNones: "values",
-    OfVersions: "versions of channels",
-    OfNodes: "versions that nodes have seen",
-    OfParents: "parents",
-    OfOrder: "pending writes",
+    changing("OfMetadata", without_metadata): "metadata",
+    changing("OfNones", without_nones): "values",
+    changing("OfVersions", with_text_versions): "versions of channels",
+    changing(
+        "OfNodes", lambda saved: with_part(saved, versions_seen=defaultdict(dict))
+    ): "versions that nodes have seen",
+    changing("OfParents", lambda saved: saved._replace(parent_config=None)): "parents",
+    changing("OfOrder", without_order): "pending writes",
     OfTasks: "histories of a DeltaChannel",
     OfIds: "clocks that differ",
     OfBefore: "lists",
@@ -163,60 +156,58 @@ def colds(url: str, path: Path) -> dict[str, Any]:
     }
 
 
-def tried(target: Target, cold: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> tuple[int, list[str]]:
-    """Return the command's exit code, and its lines about cold. `cold` is a URL, or stands in a module."""
-    if not isinstance(cold, str):
-        module = ModuleType("savers_of_a_test")
-        module.cold = cold  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        cold = "savers_of_a_test:cold"
-    command = ["doctor", "--redis", target.url, "--prefix", target.prefix, "--cold", cold]
-    code = main(command)
-    said = capsys.readouterr()
-    monkeypatch.undo()
-    assert not target.keys()
-    lines = [line for line in said.out.splitlines() if "  cold  " in line]
-    return code, lines or said.err.splitlines()
+@pytest.fixture
+def tried(target: Target, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Callable[[Any], tuple[int, list[str]]]:
+    """Try a saver. It is a URL, or stands in a module. Return the command's exit code, and its lines about cold."""
+
+    def run(cold: Any) -> tuple[int, list[str]]:
+        if not isinstance(cold, str):
+            module = ModuleType("savers_of_a_test")
+            module.cold = cold  # type: ignore[attr-defined]
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+            cold = "savers_of_a_test:cold"
+        code = main(["doctor", "--redis", target.url, "--prefix", target.prefix, "--cold", cold])
+        said = capsys.readouterr()
+        assert not target.keys()
+        lines = [line for line in said.out.splitlines() if "  cold  " in line]
+        return code, lines or said.err.splitlines()
+
+    return run
 
 
 @pytest.mark.parametrize("kind", ["saver", "function", "manager", "async_manager", "postgres", "async_postgres"])
-def test_a_saver_that_changes_nothing_can_be_cold(
-    kind: str, tiers: Tiers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    code, lines = tried(tiers.target, colds(tiers.url, tmp_path)[kind], monkeypatch, capsys)
+def test_a_saver_that_changes_nothing_can_be_cold(kind: str, tiers: Tiers, tmp_path: Path, tried: Any) -> None:
+    code, lines = tried(colds(tiers.url, tmp_path)[kind])
     assert len(lines) == 1 and " can be cold: 9" in lines[0] and code in (0, 1), lines
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_a_saver_changes_is_named(
-    fault: type[Any], target: Target, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    code, lines = tried(target, fault, monkeypatch, capsys)
+def test_what_a_saver_changes_is_named(fault: type[Any], tried: Any) -> None:
+    code, lines = tried(fault)
     assert code == 1 and any(f"{fault.__name__}: {FAULTS[fault]}: " in line or FAULTS[fault] in line for line in lines)
     assert lines[0].startswith("warning" if fault in MINOR else "error"), lines
     assert len(lines) <= 2, lines  # a filter of metadata finds less, and histories follow parents
 
 
-@pytest.mark.parametrize("wrong", ["no_such_module:cold", "json:nothing", "json:loads", "mysql://host/db", "?"])
-def test_what_is_no_saver_is_refused(wrong: str, target: Target, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    code, lines = tried(target, wrong, monkeypatch, capsys)
-    assert code == 2 and "--" in lines[-1] and wrong.partition("//")[0] in lines[-1], lines
+@pytest.mark.parametrize(
+    "wrong", ["no_such_module:cold", "json:nothing", "json:loads", "mysql://host/db", "?", unreachable]
+)
+def test_what_is_no_saver_is_refused(wrong: Any, tried: Any) -> None:
+    code, lines = tried(wrong)
+    if wrong is unreachable:
+        assert lines[-1].endswith("which is a saver or makes one. OSError: connection refused"), lines
+    else:
+        assert "--" in lines[-1] and wrong.partition("//")[0] in lines[-1], lines
+    assert code == 2
 
 
-def test_a_saver_that_cannot_be_made_is_refused(target: Target, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    code, lines = tried(target, unreachable, monkeypatch, capsys)
-    assert code == 2 and lines[-1].endswith("which is a saver or makes one. OSError: connection refused"), lines
-
-
-def test_an_error_at_the_end_of_a_saver_hides_no_finding(
-    target: Target, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_an_error_at_the_end_of_a_saver_hides_no_finding(tried: Any) -> None:
     @contextmanager
     def unclosed() -> Iterator[InMemorySaver]:
         yield InMemorySaver()
         raise RuntimeError("it is closed already")
 
-    code, lines = tried(target, unclosed, monkeypatch, capsys)
+    code, lines = tried(unclosed)
     assert code == 1
     assert any("InMemorySaver can be cold" in line for line in lines)
     assert any("InMemorySaver cannot be closed: RuntimeError: it is closed already" in line for line in lines)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import sys
 import time
 from collections.abc import AsyncGenerator
@@ -14,7 +13,6 @@ from typing import Annotated, Any
 import psycopg
 import pydantic
 import pytest
-from tests.support.factories import checkpoint, config, ids
 from histories import Accident, History, Killed, Process
 from interleaving import Interleaving
 from langchain_core.messages import AIMessage, HumanMessage
@@ -24,40 +22,25 @@ from langgraph.checkpoint.conformance.capabilities import ALL_CAPABILITIES
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import INTERRUPT, _DeltaSnapshot
 from langgraph.graph import START, StateGraph
-from langgraph.types import Command as Resume
-from langgraph.types import interrupt
-from tests.support.seeds import seeds, seeds_and_slow, targets
-from tests.support.servers import Server
-from tests.support.tiering import (
-    BEHIND,
-    FlakySaver,
-    Tiers,
-    between,
-    drained,
-    flushed_until,
-    keys_of,
-    plain,
-    stalled,
-    written,
-)
+from langgraph.graph.message import add_messages
+from langgraph.types import Command as Resume, interrupt
 from typing_extensions import TypedDict
-from tests.support.uniform import Target, Uniform
-from tests.support.wrappers import Around, asked, elsewhere, ran
 
-from redis_saver import (
-    AsyncTieredSaver,
-    BacklogFull,
-    ReplicationTimeout,
-    ThreadDamaged,
-    TieredSaver,
-)
-from redis_saver._tiered import scripts
+from redis_saver import AsyncTieredSaver, BacklogFull, ReplicationTimeout, ThreadDamaged, TieredSaver
 from redis_saver._common.names import Keyspace
 from redis_saver._serde.serializer import FastSerializer
 from redis_saver._storage.framing import pack
-from redis_saver._tiered import context
-from redis_saver._tiered import backlog
-from redis_saver._tiered import workers, flushing
+from redis_saver._tiered import backlog, context, flushing, scripts, workers
+from tests.support.factories import checkpoint, config, ids
+from tests.support.growing import until
+from tests.support.seeds import seeds_and_slow, targets
+from tests.support.servers import Server
+from tests.support.talking import call_graph
+from tests.support.tiering import BEHIND, LATEST, VERSIONS, FlakySaver, Tiers
+from tests.support.tiering import between, both_histories, drained, only_in_cold
+from tests.support.tiering import flushed_until, id_of, keys_of, new, plain, put_new, stalled, written
+from tests.support.uniform import Block, Target, Uniform
+from tests.support.wrappers import elsewhere, requests_of, ran
 
 pytestmark = pytest.mark.also_on(cluster="async", redis62="sync")
 
@@ -67,77 +50,68 @@ def all_plain(found: list[Any]) -> list[Any]:
 
 
 @pytest.mark.by_turns
-@pytest.mark.also_on(cluster="sync")
-@pytest.mark.parametrize("history", ["all", "latest"])
-async def test_conformance_is_full(tiers: Tiers, history: str) -> None:
-    made: list[Any] = []
-
+@pytest.mark.also_on(cluster="sync", redis62="async")
+@pytest.mark.parametrize("settings", [{}, BEHIND, LATEST], ids=["through", "all", "latest"])
+async def test_conformance_is_full(tiers: Tiers, settings: dict[str, Any]) -> None:
+    made: list[Uniform] = []
     # A longer interval: the tests store several values as one version, and cold may keep the first, hot the last.
+    flushing_itself = {**settings, "flusher": True, "flush_interval": 5} if settings else {}
+
     @checkpointer_test(name=tiers.target.prefix)
     async def factory() -> AsyncGenerator[Any, None]:
-        made.append(await tiers.saver(mode="write-behind", flush_interval=5, cold_history=history))
-        yield made[-1]
+        made.append(await tiers.uniform(**flushing_itself))
+        yield made[-1].saver
 
     report = await validate(factory)
     failures = [failure for result in report.results.values() for failure in result.failures or []]
     assert not failures
     assert {name for name, result in report.results.items() if result.passed} == {cap.value for cap in ALL_CAPABILITIES}
     assert report.conformance_level() == "FULL"
-    for saver in made:
-        assert await (saver.aclose() if tiers.native_async else asyncio.to_thread(saver.close)) == 0
-        assert not saver.stats().tiers.last_error
+    for uniform in made:
+        assert await uniform.close() == 0
+        assert not uniform.saver.stats().tiers.last_error
 
 
 async def test_hot_acknowledges_and_cold_gets_the_writes_later(tiers: Tiers) -> None:
-    flaky = FlakySaver(await tiers.cold())
+    flaky, raw, keys = FlakySaver(await tiers.cold()), tiers.target.raw, keys_of(tiers)
     uniform = await tiers.uniform(cold=flaky.wrap(), hot={"ttl": timedelta(hours=1)}, **BEHIND)
-    cold, control = await tiers.cold_uniform(), tiers.target.uniform(prefix=tiers.target.prefix + "control")
+    cold = await tiers.cold_uniform()
+
+    async def seen(saver: Any) -> Any:
+        return all_plain(await saver.list(config())), plain(await saver.get_tuple(config()))
+
     made = await written(uniform)
     assert flaky.calls == ["get_tuple", "list"]  # the first read
     assert await cold.list(config()) == []
-    await written(control)
-    for one in made:
-        assert (await uniform.get_tuple(one)).config == one
+    assert [(await uniform.get_tuple(one)).config for one in made] == made
     assert len(await uniform.list(config())) == 3
-    keys = keys_of(tiers)
-    raw = tiers.target.raw
-    for key in (keys.index_key, keys.data_key, keys.dirty):
-        assert raw.pttl(key) == -1
-    assert raw.zcard(keys.dirty) == 6
-    assert uniform.saver.stats().tiers.backlog == 6
+    assert [raw.pttl(key) for key in (keys.index_key, keys.data_key, keys.dirty)] == [-1] * 3
+    assert raw.zcard(keys.dirty) == uniform.saver.stats().tiers.backlog == 6
     assert flaky.calls == ["get_tuple", "list"]
-    before = [all_plain(await uniform.list(config())), plain(await uniform.get_tuple(config()))]
+    before = await seen(uniform)
     await drained(uniform)
     assert uniform.saver.stats().tiers.flushed == 6
-    assert raw.exists(keys.dirty, keys.intents, keys.lease) == 0
-    assert raw.exists(keys.flush) == 0
-    for key in (keys.index_key, keys.data_key):
-        assert 0 < raw.pttl(key) <= 3_600_000
-    assert [all_plain(await cold.list(config())), plain(await cold.get_tuple(config()))] == before
+    assert raw.exists(keys.dirty, keys.intents, keys.lease) == raw.exists(keys.flush) == 0
+    assert all(0 < raw.pttl(key) <= 3_600_000 for key in (keys.index_key, keys.data_key))
+    assert await seen(cold) == before
     tiers.evict()
-    other = await tiers.uniform(**BEHIND)
-    assert [all_plain(await other.list(config())), plain(await other.get_tuple(config()))] == before
+    assert await seen(await tiers.uniform(**BEHIND)) == before
 
 
 async def test_coalescing_skips_checkpoints_with_a_newer_one(tiers: Tiers) -> None:
-    uniform = await tiers.uniform(**BEHIND, cold_history="latest")
-    cold = await tiers.cold_uniform()
+    uniform, cold = await tiers.uniform(**LATEST), await tiers.cold_uniform()
     made = await written(uniform)
     whole = all_plain(await uniform.list(config()))
-    sub = checkpoint({"n": 1}, {"n": f"{1:032}.1"})
     assert await uniform.get_tuple(config("thread", "sub")) is None
-    await uniform.put(config("thread", "sub"), sub, {}, sub["channel_versions"])
+    sub = await put_new(uniform, config("thread", "sub"), 1)
     await drained(uniform)
     assert (uniform.saver.stats().tiers.flushed, uniform.saver.stats().tiers.coalesced) == (5, 2)
-    assert sorted(ids(await cold.list(config("thread", None)))) == sorted(
-        [made[-1]["configurable"]["checkpoint_id"], sub["id"]]
-    )
+    assert set(ids(await cold.list(config("thread", None)))) == {id_of(made[-1]), id_of(sub)}
     assert plain(await cold.get_tuple(config())) == whole[0]
     assert all_plain(await uniform.list(config("thread", ""))) == whole  # hot still has them
-    new = checkpoint({"n": [9], "whole": {"a": ["x" * 3000, "y"]}}, {"n": f"{9:032}.1", "whole": f"{1:032}.1"})
-    stored = await uniform.put(made[-1], new, {"step": 3}, {"n": f"{9:032}.1"})
-    await drained(uniform)
-    tiers.evict()
+    new = checkpoint({"n": [9], "whole": {"a": ["x" * 3000, "y"]}}, {**VERSIONS, "whole": f"{1:032}.1"})
+    stored = await uniform.put(made[-1], new, {"step": 3}, VERSIONS)
+    await only_in_cold(tiers, uniform)
     found = await uniform.get_tuple(config())
     assert found.config == stored
     assert found.checkpoint["channel_values"] == new["channel_values"]  # cold had the unchanged values
@@ -146,28 +120,25 @@ async def test_coalescing_skips_checkpoints_with_a_newer_one(tiers: Tiers) -> No
 
 async def test_a_fork_of_a_coalesced_checkpoint_keeps_all_values(tiers: Tiers) -> None:
     """A channel has not changed since a checkpoint that cold never got."""
-    uniform = await tiers.uniform(**BEHIND, cold_history="latest")
+    uniform, through = await tiers.uniform(**LATEST), await tiers.uniform()
     await uniform.get_tuple(config())
-    first = checkpoint({"n": [1], "old": ["o"]}, {"n": f"{1:032}.1", "old": f"{1:032}.1"})
-    where = await uniform.put(config(), first, {}, first["channel_versions"])
-    second = checkpoint({"n": [2]}, {"n": f"{2:032}.1", "old": f"{2:032}.1"})
-    await uniform.put(where, second, {}, second["channel_versions"])
+    first, second = ({"n": f"{number:032}.1", "old": f"{number:032}.1"} for number in (1, 2))
+    where = await uniform.put(config(), checkpoint({"n": [1], "old": ["o"]}, first), {}, first)
+    await uniform.put(where, checkpoint({"n": [2]}, second), {}, second)
     await drained(uniform)
-    through = await tiers.uniform()
-    fork = checkpoint({"n": [3], "old": ["o"]}, {"n": f"{3:032}.1", "old": f"{1:032}.1"})
-    await through.put(where, fork, {}, {"n": f"{3:032}.1"})
+    fork = checkpoint({"n": [3], "old": ["o"]}, {**first, **VERSIONS})
+    await through.put(where, fork, {}, VERSIONS)
     for each in (await tiers.cold_uniform(), through):
         assert (await each.get_tuple(config())).checkpoint["channel_values"] == fork["channel_values"]
 
 
 async def test_deleting_a_run_brings_coalesced_ancestors_to_cold(tiers: Tiers) -> None:
     """Cold gets them before hot drops the thread, so the state before the run remains."""
-    uniform = await tiers.uniform(**BEHIND, cold_history="latest")
+    uniform = await tiers.uniform(**LATEST)
     await uniform.get_tuple(config())
     where = config()
     for number, run in enumerate(["first", "first", "second", "second"], 1):
-        one = checkpoint({"n": [number]}, {"n": f"{number:032}.1"})
-        where = await uniform.put(where, one, {"run_id": run, "step": number}, one["channel_versions"])
+        where = await put_new(uniform, where, number, run_id=run)
         await uniform.put_writes(where, [("n", number)], "task")
     await drained(uniform)
     await uniform.delete_for_runs(["second"])
@@ -180,7 +151,7 @@ async def test_deleting_a_run_brings_coalesced_ancestors_to_cold(tiers: Tiers) -
 
 async def test_a_coalescing_list_shows_writes_that_bypassed_hot(tiers: Tiers) -> None:
     """Hot did not learn how the write ended, so list and get_tuple trust cold."""
-    uniform, through = await tiers.uniform(**BEHIND, cold_history="latest"), await tiers.uniform(on_hot_error="bypass")
+    uniform, through = await tiers.uniform(**LATEST), await tiers.uniform(on_hot_error="bypass")
     made = await written(uniform)
     await drained(uniform)
     works = tiers.fails(through, scripts.PUT_WRITES_THROUGH)
@@ -188,19 +159,17 @@ async def test_a_coalescing_list_shows_writes_that_bypassed_hot(tiers: Tiers) ->
     works()
     newest = await uniform.get_tuple(config())
     assert ("task-x", "n", [9]) in newest.pending_writes
-    for where in (config(), None):
-        assert plain((await uniform.list(where))[0]) == plain(newest)
+    assert [plain((await uniform.list(where))[0]) for where in (config(), None)] == [plain(newest)] * 2
     works = tiers.fails(through, scripts.ERASE)
     await through.delete_thread("thread")
     works()
     assert await uniform.get_tuple(config()) is None
-    for where in (config(), None):
-        assert await uniform.list(where) == []
+    assert [await uniform.list(where) for where in (config(), None)] == [[], []]
 
 
-@pytest.mark.parametrize("history", ["all", "latest"])
-async def test_a_deleted_thread_does_not_come_back(tiers: Tiers, history: str) -> None:
-    uniform, cold = await tiers.uniform(**BEHIND, cold_history=history), await tiers.cold_uniform()
+@both_histories
+async def test_a_deleted_thread_does_not_come_back(tiers: Tiers, behind: dict[str, Any]) -> None:
+    uniform, cold = await tiers.uniform(**behind), await tiers.cold_uniform()
     await written(uniform)
     await drained(uniform)
     await uniform.put_writes((await uniform.get_tuple(config())).config, [("n", [9])], "task-x")
@@ -213,7 +182,7 @@ async def test_a_deleted_thread_does_not_come_back(tiers: Tiers, history: str) -
     made = await written(uniform)  # restarted before cold has deleted it
     assert len(await uniform.list(config())) == 3
     await drained(uniform)
-    assert all(one in made for one in [found.config for found in await cold.list(config())])
+    assert all(found.config in made for found in await cold.list(config()))
     await uniform.delete_thread("thread")
     await drained(uniform)
     assert await cold.list(config()) == []
@@ -224,59 +193,38 @@ async def test_hot_works_until_the_backlog_is_full_while_cold_is_down(tiers: Tie
     """When cold is back, it gets the whole backlog."""
     flaky = FlakySaver(await tiers.cold())
     uniform = await tiers.uniform(cold=flaky.wrap(), **BEHIND, max_backlog=9, backlog_timeout=0.2)
-    made = await written(uniform)
+    last = (await written(uniform))[-1]
     flaky.fail = {"get_tuple", "put", "put_writes", "delete_thread", "list"}
-    last = made[-1]
-    for number in range(3):
-        new = checkpoint({"n": [number]}, {"n": f"{10 + number:032}.1"})
-        last = await uniform.put(last, new, {}, new["channel_versions"])
+    for number in range(10, 13):
+        last = await put_new(uniform, last, number)
         assert (await uniform.get_tuple(config())).config == last
     assert len(await uniform.list(config())) == 6
     assert await uniform.get_tuple(config("thread", "other namespace")) is None
     with pytest.raises(psycopg.OperationalError):  # cold may have it
         await uniform.get_tuple(config("another"))
     assert await flushed_until(uniform, lambda _: uniform.saver.stats().tiers.unreachable) == 9
-    assert "on purpose" in uniform.saver.stats().tiers.last_error
-    assert (uniform.saver.stats().tiers.refused, uniform.saver.stats().tiers.set_aside) == (0, 0)
+    stats = uniform.saver.stats().tiers
+    assert "on purpose" in stats.last_error and (stats.refused, stats.set_aside) == (0, 0)
     before = tiers.target.keys()
-    new = checkpoint({"n": [7]}, {"n": f"{17:032}.1"})
-    for act in (
-        lambda: uniform.put(last, new, {}, new["channel_versions"]),
-        lambda: uniform.put_writes(last, [("n", 1)], "task"),
-    ):
+    for act in (lambda: put_new(uniform, last, 17), lambda: uniform.put_writes(last, [("n", 1)], "task")):
         with pytest.raises(BacklogFull, match="max_backlog=9"):
             await act()
     assert tiers.target.keys() == before
     assert (await uniform.get_tuple(config())).config == last
     flaky.fail = set()
     await drained(uniform)
-    await uniform.put(last, new, {}, new["channel_versions"])
+    await put_new(uniform, last, 17)
     await drained(uniform)
     assert len(await (await tiers.cold_uniform()).list(config())) == 7
 
 
 async def test_a_refused_record_is_set_aside_and_retried(tiers: Tiers) -> None:
     """No other record waits for it."""
-    flaky = FlakySaver(await tiers.cold())
-    wrapped = flaky.wrap()
-    poison: set[str] = set()
-
-    def refuses(method: str) -> None:
-        works = getattr(type(wrapped), method)
-
-        def call(self: Any, config: Any, one: Any, *args: Any) -> Any:
-            if isinstance(one, dict) and one["id"] in poison:
-                raise ValueError("\x00 cannot be stored")
-            return works(self, config, one, *args)
-
-        setattr(type(wrapped), method, call)
-
-    refuses("put")
-    refuses("aput")
-    uniform, cold = await tiers.uniform(cold=wrapped, **BEHIND), await tiers.cold_uniform()
+    cold, flaky = await tiers.cold_uniform(), FlakySaver(await tiers.cold())
+    uniform = await tiers.uniform(cold=flaky.wrap(), **BEHIND)
     made = await written(uniform)
     await written(uniform, "another")
-    poison.add(made[1]["configurable"]["checkpoint_id"])
+    flaky.poison.add(id_of(made[1]))
     await flushed_until(uniform, lambda left: left == 1)
     stats = uniform.saver.stats().tiers
     assert (stats.set_aside, stats.dirty_threads, stats.backlog) == (1, 1, 1)
@@ -286,7 +234,7 @@ async def test_a_refused_record_is_set_aside_and_retried(tiers: Tiers) -> None:
     assert plain(await cold.get_tuple(config())) == plain(await uniform.get_tuple(config()))
     assert len(await cold.list(config("another"))) == 3
     assert tiers.target.raw.pttl(keys_of(tiers).data_key) == -1
-    poison.clear()
+    flaky.poison.clear()
     await drained(uniform)
     assert (await cold.get_tuple(made[1])).checkpoint["channel_values"]["n"] == [1]
     assert len(await cold.list(config())) == 3
@@ -294,32 +242,27 @@ async def test_a_refused_record_is_set_aside_and_retried(tiers: Tiers) -> None:
 
 async def test_a_write_goes_through_if_hot_lacks_the_thread(tiers: Tiers) -> None:
     """Hot looks into cold. If hot still knows too little, the write returns when both tiers have it."""
-    uniform, cold = await tiers.uniform(**BEHIND), await tiers.cold_uniform()
+    uniform, cold, raw = await tiers.uniform(**BEHIND), await tiers.cold_uniform(), tiers.target.raw
     made = await written(uniform)
-    await drained(uniform)
-    tiers.evict()
-    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1", "whole": f"{1:032}.1"})
-    stored = await uniform.put(made[-1], new, {}, {"n": f"{9:032}.1"})  # cold may have early writes of it
-    assert uniform.saver.stats().tiers.written_through == 1
-    assert tiers.target.raw.exists(keys_of(tiers).dirty) == 0
+    await only_in_cold(tiers, uniform)
+    new = checkpoint({"n": [9]}, {**VERSIONS, "whole": f"{1:032}.1"})
+    stored = await uniform.put(made[-1], new, {}, VERSIONS)  # cold may have early writes of it
+    assert (uniform.saver.stats().tiers.written_through, raw.exists(keys_of(tiers).dirty)) == (1, 0)
     await uniform.put_writes(made[-1], [("n", [1])], "task-b2", "path-11")  # hot lacks the paths of its other writes
-    assert uniform.saver.stats().tiers.written_through == 2
-    assert tiers.target.raw.exists(keys_of(tiers).dirty) == 0
+    assert (uniform.saver.stats().tiers.written_through, raw.exists(keys_of(tiers).dirty)) == (2, 0)
     for each in (uniform, await tiers.uniform(**BEHIND)):
         for place in (config(), stored, *made):
             assert plain(await each.get_tuple(place)) == plain(await cold.get_tuple(place))
     await uniform.put_writes(stored, [("n", [2])], "task-c")  # hot knows enough now
     newer = checkpoint({"n": [10]}, {"n": f"{10:032}.1", "whole": f"{1:032}.1"})
     await uniform.put(stored, newer, {}, {"n": f"{10:032}.1"})  # its id was made while hot had the thread
-    assert uniform.saver.stats().tiers.written_through == 2
-    assert tiers.target.raw.zcard(keys_of(tiers).dirty) == 2
+    assert (uniform.saver.stats().tiers.written_through, raw.zcard(keys_of(tiers).dirty)) == (2, 2)
 
 
 async def test_both_modes_share_a_thread(tiers: Tiers) -> None:
     behind, through, cold = await tiers.uniform(**BEHIND), await tiers.uniform(), await tiers.cold_uniform()
     made = await written(behind)
-    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1", "whole": f"{1:032}.1"})
-    stored = await through.put(made[-1], new, {}, {"n": f"{9:032}.1"})
+    stored = await through.put(made[-1], checkpoint({"n": [9]}, {**VERSIONS, "whole": f"{1:032}.1"}), {}, VERSIONS)
     assert len(await cold.list(config())) == 4
     await behind.put_writes(stored, [("n", [2])], "task-c")
     assert (await through.get_tuple(config())).pending_writes
@@ -337,8 +280,7 @@ async def test_both_modes_share_a_thread(tiers: Tiers) -> None:
     assert len(await behind.list(config("copy"))) == 1
     await behind.put_writes(stored, [("n", [2])], "task-f")
     await through.delete_thread("thread")
-    for each in (behind, through, cold):
-        assert await each.get_tuple(config()) is None
+    assert [await each.get_tuple(config()) for each in (behind, through, cold)] == [None] * 3
 
 
 async def test_a_write_through_saver_flushes_the_backlog_of_others(tiers: Tiers) -> None:
@@ -367,70 +309,53 @@ async def test_repeated_writes_keep_their_indexes_in_cold(tiers: Tiers) -> None:
 async def test_other_processes_flush_the_backlog_of_a_dead_one(tiers: Tiers, monkeypatch: Any) -> None:
     """They find it by a scan."""
     monkeypatch.setattr(backlog, "SCAN_INTERVAL", 0.05)
-    uniform = await tiers.uniform(**BEHIND)
-    for name in ("one", "two", "{three}:*"):
+    uniform, cold, threads = await tiers.uniform(**BEHIND), await tiers.cold_uniform(), ("one", "two", "{three}:*")
+    for name in threads:
         await written(uniform, name)
     tiers.target.raw.delete(Keyspace(tiers.target.prefix).scanning)
-    others = [await tiers.saver(mode="write-behind", flush_interval=0.05) for _ in range(2)]
+    others = [await tiers.uniform(mode="write-behind", flush_interval=0.05) for _ in range(2)]
     if tiers.native_async:
         for other in others:
-            await other.__aenter__()
-    cold = await tiers.cold_uniform()
-    for _ in range(1000):
-        if (tiers.target.raw.hget(Keyspace(tiers.target.prefix).unflushed, "scan") or b"").split()[1:] == [b"0"] * 4:
-            break
-        await asyncio.sleep(0.05)
-    for name in ("one", "two", "{three}:*"):
+            await other.saver.__aenter__()
+    unflushed = Keyspace(tiers.target.prefix).unflushed
+    await until(lambda: (tiers.target.raw.hget(unflushed, "scan") or b"").split()[1:] == [b"0"] * 4)
+    for name in threads:
         assert all_plain(await cold.list(config(name))) == all_plain(await uniform.list(config(name)))
         assert len(await cold.list(config(name))) == 3
-    assert sum(other.stats().tiers.flushed for other in others) == 18
-    for other in others:
-        assert await (other.aclose() if tiers.native_async else asyncio.to_thread(other.close)) == 0
+    assert sum(other.saver.stats().tiers.flushed for other in others) == 18
+    assert [await other.close() for other in others] == [0, 0]
 
 
-@pytest.mark.parametrize("anew", [False, True])
-async def test_a_fenced_flusher_does_not_restore_a_deleted_thread(tiers: Tiers, anew: bool) -> None:
-    """Its lease expired, and the thread was deleted in cold before it continued."""
+@pytest.mark.parametrize("anew", ["nobody", "behind", "through"])
+async def test_a_fenced_flusher_does_not_restore_a_deleted_thread(tiers: Tiers, anew: str) -> None:
+    """Its lease expired, and the thread was deleted in cold before it continued. Perhaps somebody began it anew."""
     uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
-    made = await written(uniform)
-    go_on = await stalled(tiers, uniform)
-    tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
+    made, through = await written(uniform), await tiers.uniform()
+    go_on = await stalled(tiers, uniform, is_late=True)
     await other.put_writes(made[-1], [(INTERRUPT, ["newer"])], "task-c", "path-0")
     await drained(other)
     await other.delete_thread("thread")
     await drained(other)
     assert await cold.list(config()) == []
-    if anew:
+    if anew == "behind":
         await other.get_tuple(config())
-        new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
-        await other.put(config(), new, {}, new["channel_versions"])
+        await put_new(other)
         await drained(other)
+    elif anew == "through":
+        stored = await put_new(through)  # hot has nothing of it
     await go_on()
     await drained(other)
-    assert len(await cold.list(config())) == (1 if anew else 0)
+    if anew == "through":  # cold may have an old checkpoint again
+        assert [(await each.get_tuple(stored)).config for each in (through, other, cold)] == [stored] * 3
+        return
+    assert len(await cold.list(config())) == (anew != "nobody")
     for each in (uniform, other):
         assert plain(await each.get_tuple(config())) == plain(await cold.get_tuple(config()))
 
 
-async def test_older_writes_of_a_fenced_flusher_are_repaired(tiers: Tiers) -> None:
-    uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
-    made = await written(uniform)
-    await drained(uniform)
-    await uniform.put_writes(made[-1], [(INTERRUPT, ["older"])], "task-c", "path-0")
-    go_on = await stalled(tiers, uniform)
-    tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
-    await other.put_writes(made[-1], [(INTERRUPT, ["newer"])], "task-c", "path-0")
-    await drained(other)
-    await go_on()
-    assert tiers.target.raw.zcard(keys_of(tiers).dirty) == 1
-    await drained(other)
-    assert (await cold.get_tuple(config())).pending_writes == (await other.get_tuple(config())).pending_writes
-    assert ("task-c", INTERRUPT, ["newer"]) in (await cold.get_tuple(config())).pending_writes
-
-
 async def test_an_outage_stops_the_queue_with_many_threads(tiers: Tiers) -> None:
     queue = (await tiers.saver(**BEHIND))._context.flush_queue
-    for number in range(2000):
+    for number in range(200):
         queue.after_claim(f"{number}", 0, 1, "OperationalError: down", is_refused=False)
     assert queue.due() is None
 
@@ -438,15 +363,12 @@ async def test_an_outage_stops_the_queue_with_many_threads(tiers: Tiers) -> None
 async def test_a_fenced_flusher_delays_the_expiry(tiers: Tiers) -> None:
     uniform = await tiers.uniform(hot={"ttl": timedelta(hours=1)}, **BEHIND)
     await written(uniform)
-    go_on = await stalled(tiers, uniform)
-    tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
+    go_on = await stalled(tiers, uniform, is_late=True)
     await drained(uniform)
     assert (await go_on()).left == 1
-    for key in keys_of(tiers)[:2]:
-        assert tiers.target.raw.pttl(key) == -1
+    assert [tiers.target.raw.pttl(key) for key in keys_of(tiers)[:2]] == [-1, -1]
     await drained(uniform)
-    for key in keys_of(tiers)[:2]:
-        assert 0 < tiers.target.raw.pttl(key) <= 3_600_000
+    assert all(0 < tiers.target.raw.pttl(key) <= 3_600_000 for key in keys_of(tiers)[:2])
 
 
 async def test_a_server_clock_set_back_does_not_block_a_flush(tiers: Tiers) -> None:
@@ -457,31 +379,15 @@ async def test_a_server_clock_set_back_does_not_block_a_flush(tiers: Tiers) -> N
     await drained(uniform)
 
 
-async def test_an_error_with_a_lone_surrogate_sets_the_record_aside(tiers: Tiers) -> None:
-    flaky = FlakySaver(await tiers.cold())
-    wrapped = flaky.wrap()
-
-    def refuses(*_: Any) -> Any:
-        raise ValueError("caf\udce9 cannot be stored")
-
-    type(wrapped).put = type(wrapped).aput = refuses
-    uniform = await tiers.uniform(cold=wrapped, **BEHIND)
-    await written(uniform)
-    assert await flushed_until(uniform, lambda _: uniform.saver.stats().tiers.set_aside) > 0
-
-
 async def test_list_waits_for_a_flusher_that_took_over(tiers: Tiers, monkeypatch: Any) -> None:
     """Its own call of cold outlasts the lease, and the new flusher has only begun."""
     monkeypatch.setattr(flushing, "FLUSH_LEASE", 400)
     flaky = FlakySaver(await tiers.cold())
     uniform, other = await tiers.uniform(cold=flaky.wrap(), **BEHIND), await tiers.uniform(**BEHIND)
     made = await written(uniform)
-    await drained(uniform)
-    tiers.evict()
+    await only_in_cold(tiers, uniform)
     await uniform.get_tuple(config())
-    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
-    stored = await uniform.put(made[-1], new, {}, new["channel_versions"])
-    await uniform.put_writes(stored, [("n", [1])], "task")
+    await uniform.put_writes(await put_new(uniform, made[-1]), [("n", [1])], "task")
 
     async def too_long() -> None:
         await asyncio.sleep(0.5)
@@ -495,19 +401,16 @@ async def test_a_fenced_flush_keeps_a_write_of_a_dead_writer(tiers: Tiers, monke
     """The repair of cold must not hide a checkpoint that only cold has."""
     uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
     made = await written(uniform)
-    go_on = await stalled(tiers, uniform)
-    tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
+    go_on = await stalled(tiers, uniform, is_late=True)
     await drained(other)
     through = await tiers.uniform(on_hot_error="bypass")
     works = tiers.fails(through, scripts.PUT_THROUGH)
-    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
-    stored = await through.put(made[-1], new, {}, new["channel_versions"])
+    stored = await put_new(through, made[-1])
     works()
     await go_on()
     assert tiers.target.raw.zcard(keys_of(tiers).dirty) > 0
     monkeypatch.setattr(context, "WRITER_GONE", 0)
-    assert (await cold.get_tuple(config())).config == stored
-    for each in (uniform, through, await tiers.uniform(**BEHIND)):
+    for each in (cold, uniform, through, await tiers.uniform(**BEHIND)):
         assert (await each.get_tuple(config())).config == stored
     await drained(other)
     assert plain(await uniform.get_tuple(config())) == plain(await cold.get_tuple(config()))
@@ -517,8 +420,7 @@ async def test_a_fenced_flush_during_conflicting_writes_is_repaired(tiers: Tiers
     """Hot must drop the thread after the conflict, but only when the repair of cold has ended."""
     uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
     made = await written(uniform)
-    go_on = await stalled(tiers, uniform)
-    tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
+    go_on = await stalled(tiers, uniform, is_late=True)
     await drained(other)
     first, second = await tiers.uniform(), await tiers.uniform()
 
@@ -536,14 +438,12 @@ async def test_a_fenced_flush_during_conflicting_writes_is_repaired(tiers: Tiers
     assert plain(await uniform.get_tuple(config())) == plain(await cold.get_tuple(config()))
 
 
-@pytest.mark.parametrize("history", ["all", "latest"])
-async def test_a_fenced_flusher_may_end_during_another_flush(tiers: Tiers, history: str) -> None:
+@both_histories
+async def test_a_fenced_flusher_may_end_during_another_flush(tiers: Tiers, behind: dict[str, Any]) -> None:
     """The thread was deleted and restarted. Cold deletes it again, so none of the old checkpoints is left."""
-    settings = {**BEHIND, "cold_history": history}
-    uniform, other, cold = await tiers.uniform(**settings), await tiers.uniform(**settings), await tiers.cold_uniform()
+    uniform, other, cold = await tiers.uniform(**behind), await tiers.uniform(**behind), await tiers.cold_uniform()
     await written(uniform)
-    late = await stalled(tiers, uniform)
-    tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
+    late = await stalled(tiers, uniform, is_late=True)
     await other.delete_thread("thread")
     await drained(other)
     last = (await written(other))[-1]
@@ -560,36 +460,8 @@ async def test_a_fenced_flusher_may_end_during_another_flush(tiers: Tiers, histo
     await drained(other)
     in_cold = {one.checkpoint["id"]: plain(one) for one in await cold.list(config())}
     in_hot = {one.checkpoint["id"]: plain(one) for one in await tiers.target.uniform().list(config())}
-    expected = list(in_hot) if history == "all" else [last["configurable"]["checkpoint_id"]]
+    expected = [id_of(last)] if behind is LATEST else list(in_hot)
     assert (len(in_hot), in_cold) == (5, {each: in_hot[each] for each in expected})
-
-
-async def test_a_fenced_flusher_keeps_a_thread_restarted_in_cold(tiers: Tiers) -> None:
-    """Cold had deleted the thread, then another process wrote through, and hot has nothing of it."""
-    uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
-    await written(uniform)
-    go_on = await stalled(tiers, uniform)
-    tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
-    await drained(other)
-    await other.delete_thread("thread")
-    await drained(other)
-    through = await tiers.uniform()
-    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
-    stored = await through.put(config(), new, {}, new["channel_versions"])
-    await go_on()
-    await drained(other)
-    for each in (through, other, cold):
-        assert (await each.get_tuple(stored)).config == stored
-
-
-async def test_only_one_flusher_claims_a_thread(tiers: Tiers) -> None:
-    uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
-    await written(uniform)
-    go_on = await stalled(tiers, uniform)
-    assert await other.flush(timeout=0.1) == 6
-    assert await cold.list(config()) == []
-    done = await go_on()
-    assert (done.brought, done.left, list(done.failed)) == (6, 0, [])
 
 
 async def test_a_dirty_thread_never_expires(tiers: Tiers) -> None:
@@ -625,17 +497,20 @@ async def test_a_dirty_thread_never_expires(tiers: Tiers) -> None:
     assert 0 < deadline() <= 3_600_000
 
 
-async def test_a_half_evicted_dirty_thread_is_damaged_until_deleted(tiers: Tiers) -> None:
-    """An eviction policy like allkeys-lru allows that. The thread is lost."""
-    uniform = await tiers.uniform(**BEHIND)
-    made = await written(uniform)
+@pytest.mark.parametrize("writer", ["alone", "behind"])
+async def test_a_half_evicted_thread_that_cold_lacks_is_damaged_until_deleted(tiers: Tiers, writer: str) -> None:
+    """An eviction policy like allkeys-lru allows that. The thread is lost, which is an error, not an empty thread."""
+    uniform = await tiers.uniform(**BEHIND) if writer == "behind" else await tiers.uniform(on_hot_error="bypass")
+    made = await written(uniform if writer == "behind" else tiers.target.uniform())
     tiers.evict("index")
     for act in (
         lambda: uniform.get_tuple(config()),
+        lambda: put_new(uniform),
         lambda: uniform.put_writes(made[-1], [("n", 1)], "task"),
     ):
-        with pytest.raises(ThreadDamaged):
-            await act()
+        for _ in range(2):
+            with pytest.raises(ThreadDamaged):
+                await act()
     await uniform.delete_thread("thread")
     await drained(uniform)
     assert await uniform.get_tuple(config()) is None
@@ -648,13 +523,12 @@ async def test_a_half_evicted_dirty_thread_is_damaged_until_deleted(tiers: Tiers
 async def test_a_repair_keeps_writes_that_arrive_meanwhile(tiers: Tiers, at: int, lost: str) -> None:
     """The other process has repaired the thread before, and its writes are in hot alone."""
     uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
-    made = await written(uniform)
+    made, child = await written(uniform), new()
     await drained(uniform)
     tiers.evict(lost)
-    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
 
     async def write() -> None:
-        await other.put(made[-1], new, {}, new["channel_versions"])
+        await other.put(made[-1], child, {}, VERSIONS)
 
     process = Process(uniform, tiers)
     process.meets(Accident("meanwhile", at, is_late=False), write)
@@ -662,31 +536,33 @@ async def test_a_repair_keeps_writes_that_arrive_meanwhile(tiers: Tiers, at: int
     if not process.has_struck:
         await write()
     for each in (uniform, other):
-        assert (await each.get_tuple(config())).checkpoint["id"] == new["id"]
+        assert (await each.get_tuple(config())).checkpoint["id"] == child["id"]
     await drained(uniform)
     assert len(await (await tiers.cold_uniform()).list(config())) == 4
 
 
-async def test_a_write_after_an_evicted_backlog_flushes_the_whole_thread(tiers: Tiers) -> None:
+@pytest.mark.parametrize("act", ["write", "list"])
+async def test_a_thread_whose_backlog_was_evicted_reaches_cold_as_a_whole(tiers: Tiers, act: str) -> None:
     uniform, cold = await tiers.uniform(**BEHIND), await tiers.cold_uniform()
     made = await written(uniform)
     tiers.target.raw.delete(keys_of(tiers).dirty)
-    await uniform.put_writes(made[-1], [("n", 1)], "task")
-    await drained(uniform)
-    assert all_plain(await cold.list(config())) == all_plain(await tiers.target.uniform().list(config()))
+    if act == "write":
+        await uniform.put_writes(made[-1], [("n", 1)], "task")
+        await drained(uniform)
+    else:
+        assert len(await uniform.list(config())) == 3
+    in_hot = await tiers.target.uniform().list(config())
+    assert all_plain(await cold.list(config())) == all_plain(in_hot) and len(in_hot) == 3
 
 
 async def test_a_damaged_thread_does_not_block_the_flush_of_others(tiers: Tiers) -> None:
-    uniform, cold = await tiers.uniform(**BEHIND), await tiers.cold_uniform()
+    uniform, data = await tiers.uniform(**BEHIND), keys_of(tiers).data_key
     await written(uniform)
     await written(uniform, "another")
-    tiers.target.raw.hdel(keys_of(tiers).data_key, *[
-        field for field in tiers.target.raw.hkeys(keys_of(tiers).data_key) if field.startswith(b"b")
-    ])  # fmt: skip
-    rest = await flushed_until(uniform, lambda left: left <= 6)
-    assert rest > 0
+    tiers.target.raw.hdel(data, *[field for field in tiers.target.raw.hkeys(data) if field.startswith(b"b")])
+    assert await flushed_until(uniform, lambda left: left <= 6) > 0
     assert "ThreadDamaged" in uniform.saver.stats().tiers.last_error
-    assert len(await cold.list(config("another"))) == 3
+    assert len(await (await tiers.cold_uniform()).list(config("another"))) == 3
 
 
 @pytest.mark.parametrize(
@@ -694,17 +570,15 @@ async def test_a_damaged_thread_does_not_block_the_flush_of_others(tiers: Tiers)
 )
 async def test_an_unreadable_value_is_not_copied_to_cold(tiers: Tiers, stored: bytes) -> None:
     """Its type is damaged in hot, or it cannot be packed again."""
-    uniform, cold = await tiers.uniform(**BEHIND), await tiers.cold_uniform()
+    uniform, raw, data = await tiers.uniform(**BEHIND), tiers.target.raw, keys_of(tiers).data_key
     await uniform.get_tuple(config())
-    made = checkpoint({"a": ["text"]}, {"a": "1"})
-    await uniform.put(config(), made, {"step": 1}, made["channel_versions"])
-    data = keys_of(tiers).data_key
-    (field,) = [field for field in tiers.target.raw.hkeys(data) if field.startswith(b"b")]
-    tiers.target.raw.hset(data, field, stored)
+    await put_new(uniform)
+    (field,) = [field for field in raw.hkeys(data) if field.startswith(b"b")]
+    raw.hset(data, field, stored)
     assert await flushed_until(uniform, lambda _: uniform.saver.stats().tiers.last_error) == 1
     error = "PlainValueRefused" if tiers.target.is_encrypted else "DecodeError"
     assert error in uniform.saver.stats().tiers.last_error
-    assert await cold.list(config()) == []
+    assert await (await tiers.cold_uniform()).list(config()) == []
 
 
 class Own(pydantic.BaseModel):
@@ -716,7 +590,7 @@ class Own(pydantic.BaseModel):
 @pytest.mark.plain("cold has encrypted values, with the data key of their thread")
 async def test_values_reach_cold_as_unchanged_bytes(tiers: Tiers) -> None:
     """No object is built on the way, and cold has the same rows as in write-through."""
-    serde = FastSerializer(allowed_msgpack_modules=None)
+    hot = {"serde": FastSerializer(allowed_msgpack_modules=None)}
     values: dict[str, Any] = {
         "messages": [HumanMessage("hi", id="1"), AIMessage("ho", id="2", tool_calls=[])] * 40,
         "own": Own(text="x"),
@@ -729,75 +603,38 @@ async def test_values_reach_cold_as_unchanged_bytes(tiers: Tiers) -> None:
     }
     versions = {channel: f"{1:032}.1" for channel in values}
     metadata = {"source": "loop", "step": 1, "parents": {}, "run_id": "r"}
-    for thread, mode in (("behind", "write-behind"), ("through", "write-through")):
-        uniform = await tiers.uniform(hot={"serde": serde}, mode=mode, flusher=False)
+    for thread, mode in (("behind", BEHIND), ("through", {})):
+        uniform = await tiers.uniform(hot=hot, **mode)
         await uniform.get_tuple(config(thread))
         one = checkpoint(values, versions, checkpoint_id="1f000000-0000-6000-8000-000000000000")
         where = await uniform.put(config(thread), one, metadata, versions)
         await uniform.put_writes(where, list(values.items()), "task", "path")
-    await drained(await tiers.uniform(hot={"serde": serde}, **BEHIND))
-    with psycopg.connect(tiers.url) as connection:
-        for table, columns in (
-            ("checkpoint_blobs", "channel, version, type, blob"),
-            ("checkpoint_writes", "checkpoint_id, task_id, task_path, idx, channel, type, blob"),
-            ("checkpoints", "checkpoint_id, parent_checkpoint_id, checkpoint, metadata"),
-        ):
-            query = f"SELECT {columns} FROM {table} WHERE thread_id = %s ORDER BY 1, 2, 3, 4"
-            rows = [
-                [
-                    [str(cell).replace("behind", "through") for cell in row]
-                    for row in connection.execute(query, [thread])
-                ]
-                for thread in ("behind", "through")
-            ]
-            assert rows[0] == rows[1], table
-            assert rows[0]
-
-
-async def test_verify_compares_a_thread_with_cold_when_opened(tiers: Tiers) -> None:
-    uniform, cold = await tiers.uniform(**BEHIND, verify="on_open"), await tiers.cold_uniform()
-    made = await written(uniform)
-    assert (await uniform.get_tuple(config())).config == made[-1]  # cold may lag behind
-    assert await uniform.get_tuple(config("thread", "sub")) is None
-    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
-    await cold.put(made[-1], new, {}, new["channel_versions"])
-    assert (await uniform.get_tuple(config())).config == made[-1]  # compared before
-    uniform = await tiers.uniform(**BEHIND, verify="on_open")
-    assert (await uniform.get_tuple(config())).checkpoint["id"] == new["id"]
-    assert len(await cold.list(config())) == 4  # hot's checkpoints are kept
-
-
-async def test_invalid_settings_are_refused(tiers: Tiers) -> None:
-    cold = await tiers.cold()
-    for name, value in (
-        ("mode", "behind"),
-        ("cold_history", "none"),
-        ("flush_interval", 0),
-        ("max_backlog", True),
-        ("flush_workers", "4"),
-        ("on_hot_error", "bypass"),
+    await drained(await tiers.uniform(hot=hot, **BEHIND))
+    for table, columns in (
+        ("checkpoint_blobs", "channel, version, type, blob"),
+        ("checkpoint_writes", "checkpoint_id, task_id, task_path, idx, channel, type, blob"),
+        ("checkpoints", "checkpoint_id, parent_checkpoint_id, checkpoint, metadata"),
     ):
-        with pytest.raises(ValueError, match=name):
-            await tiers.saver(cold=cold, **{**BEHIND, name: value})
+        query = f"SELECT {columns} FROM {table} WHERE thread_id = %s ORDER BY 1, 2, 3, 4"
+        behind, through = (
+            [[str(cell).replace("behind", "through") for cell in row] for row in tiers.sql(query, thread)]
+            for thread in ("behind", "through")
+        )
+        assert behind == through != [], table
 
 
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 async def test_closing_flushes_until_the_timeout(tiers: Tiers) -> None:
-    cold = await tiers.cold_uniform()
-    saver = await tiers.saver(mode="write-behind", flush_interval=60)
-    if tiers.native_async:
-        async with saver:
-            await written(Uniform(saver))
-    else:
-        with saver:
-            await written(Uniform(saver))
-    assert len(await cold.list(config())) == 3
+    uniform = await tiers.uniform(mode="write-behind", flush_interval=60)
+    async with Block(uniform.saver, tiers.native_async):
+        await written(uniform)
+    assert len(await (await tiers.cold_uniform()).list(config())) == 3
     flaky = FlakySaver(await tiers.cold())
     flaky.fail = {"put", "put_writes"}
-    saver = await tiers.saver(cold=flaky.wrap(), mode="write-behind", flush_interval=0.01)
-    await written(Uniform(saver), "another")
+    uniform = await tiers.uniform(cold=flaky.wrap(), mode="write-behind", flush_interval=0.01)
+    await written(uniform, "another")
     began = time.monotonic()
-    assert await (saver.aclose(0.3) if tiers.native_async else asyncio.to_thread(saver.close, 0.3)) == 6
+    assert await uniform.close(0.3) == 6
     assert time.monotonic() - began < 5
 
 
@@ -812,29 +649,15 @@ async def test_random_operations_and_faults_match_the_model(tiers: Tiers, seed: 
     await History(tiers, seed, [behind, behind, {}], history).run(80)
 
 
-async def interleaved(tiers: Tiers, seed: int, history: str) -> None:
-    behind = {**BEHIND, "cold_history": history}
-    await Interleaving(tiers, seed, [behind, behind, behind, {}], history).run(800)
-
-
 @pytest.mark.random
 @pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
 @pytest.mark.parametrize("flavour", ["sync"], indirect=True)
 @pytest.mark.parametrize("history", ["all", "latest"])
-@pytest.mark.parametrize("seed", seeds_and_slow([0, 1, 111, 131, 134], range(2, 10)))
+@pytest.mark.parametrize("seed", seeds_and_slow([0, 1, 111, 131, 134], [*range(2, 10), *range(100, 160)]))
 async def test_random_interleavings_keep_both_tiers_right(tiers: Tiers, seed: int, history: str) -> None:
     """Despite late flushers, both tiers have all acknowledged writes and no deleted ones."""
-    await interleaved(tiers, seed, history)
-
-
-@pytest.mark.slow
-@pytest.mark.random
-@pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
-@pytest.mark.parametrize("flavour", ["sync"], indirect=True)
-@pytest.mark.parametrize("history", ["all", "latest"])
-@pytest.mark.parametrize("seed", seeds(range(100, 160)))
-async def test_many_random_interleavings_keep_both_tiers_right(tiers: Tiers, seed: int, history: str) -> None:
-    await interleaved(tiers, seed, history)
+    behind = {**BEHIND, "cold_history": history}
+    await Interleaving(tiers, seed, [behind, behind, behind, {}], history).run(800)
 
 
 @pytest.mark.parametrize("flavour", ["sync", "async"])
@@ -847,17 +670,17 @@ async def test_a_write_waits_for_replicas(flavour: str) -> None:
             client.set("ready", 1)
             if client.wait(1, 100):
                 break
-    target = Target("own", flavour, primary.url, "replicated")
-    kind = AsyncTieredSaver if flavour == "async" else TieredSaver
-    uniform = Uniform(kind(target.uniform(min_replicas=1, replica_timeout=4).saver, InMemorySaver(), **BEHIND))
-    other = Target("own", "sync", replica.url, "replicated").uniform()
-    made = await written(uniform)
-    assert (await other.get_tuple(config())).config == made[-1]  # the replica has it
-    lonely = Uniform(kind(target.uniform(min_replicas=2, replica_timeout=0.1).saver, InMemorySaver(), **BEHIND))
-    with pytest.raises(ReplicationTimeout, match="only 1 replicas"):
-        await lonely.put_writes(made[-1], [("n", 1)], "task-y")
-    assert "task-y" in [write[0] for write in (await uniform.get_tuple(config())).pending_writes]
-    assert [key for key in primary.client().keys() if key.endswith(b":replicated")] == []
+        target = Target("own", flavour, primary.url, "replicated")
+        kind = AsyncTieredSaver if flavour == "async" else TieredSaver
+        uniform = Uniform(kind(target.uniform(min_replicas=1, replica_timeout=4).saver, InMemorySaver(), **BEHIND))
+        made = await written(uniform)
+        other = Target("own", "sync", replica.url, "replicated").uniform()
+        assert (await other.get_tuple(config())).config == made[-1]  # the replica has it
+        lonely = Uniform(kind(target.uniform(min_replicas=2, replica_timeout=0.1).saver, InMemorySaver(), **BEHIND))
+        with pytest.raises(ReplicationTimeout, match="only 1 replicas"):
+            await lonely.put_writes(made[-1], [("n", 1)], "task-y")
+        assert "task-y" in [write[0] for write in (await uniform.get_tuple(config())).pending_writes]
+        assert [key for key in client.keys() if key.endswith(b":replicated")] == []
     await target.close()
     for server in (replica, primary):
         server.stop()
@@ -865,44 +688,49 @@ async def test_a_write_waits_for_replicas(flavour: str) -> None:
 
 class Notes(TypedDict):
     notes: Annotated[list[str], DeltaChannel(lambda now, new: [*(now or []), *[each for one in new for each in one]])]
+    messages: Annotated[list[Any], add_messages]
     step: int
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="interrupt() in asyncio tasks needs Python 3.11, says LangGraph")
-@pytest.mark.parametrize("history", ["all", "latest"])
+@pytest.mark.parametrize("settings", [{}, BEHIND, LATEST], ids=["through", "all", "latest"])
 @pytest.mark.by_turns
-async def test_a_graph_resumes_after_evictions_in_hot(tiers: Tiers, history: str) -> None:
+async def test_a_graph_resumes_after_evictions_in_hot(tiers: Tiers, settings: dict[str, Any]) -> None:
     """It has interrupts, and a DeltaChannel, which is rebuilt from the writes of all ancestors."""
 
     def ask(state: Notes) -> dict[str, Any]:
-        return {"notes": [f"said {interrupt('sure?')}"], "step": state["step"] + 1}
+        answer = interrupt("sure?")
+        return {"notes": [f"said {answer}"], "step": state["step"] + 1, "messages": [("ai", f"you said {answer}")]}
 
     builder = StateGraph(Notes).add_node("think", lambda _: {"notes": ["hm"]}).add_node("ask", ask)
     builder.add_edge(START, "think").add_edge("think", "ask")
-    savers: list[Any] = []
 
     async def run(given: Any) -> dict[str, Any]:
-        savers.append(await tiers.saver(**BEHIND, cold_history=history))
-        graph = builder.compile(checkpointer=savers[-1])
-        if tiers.native_async:
-            return await graph.ainvoke(given, config(), durability="sync")
-        return await asyncio.to_thread(graph.invoke, given, config(), durability="sync")
+        return await call_graph(
+            builder.compile(checkpointer=uniform.saver), "invoke", given, config(), durability="sync"
+        )
 
     wanted: list[str] = []
     for turn in range(4):
-        assert "__interrupt__" in await run({"notes": [f"question {turn}"], "step": turn})
-        if turn % 2:
-            await drained(Uniform(savers[-1]))
-            tiers.evict(*(["index", "data"], ["index"])[turn // 2])
+        uniform = await tiers.uniform(**settings)
+        given = {"notes": [f"question {turn}"], "step": turn, "messages": [("human", f"question {turn}")]}
+        assert "__interrupt__" in await run(given)
+        if turn % 2 or not settings:
+            await drained(uniform)
+            tiers.evict(*(["data"], ["index", "data"], ["data"], ["index"])[turn])
+        uniform = await tiers.uniform(**settings)
         state = await run(Resume(resume=f"yes {turn}"))
         wanted += [f"question {turn}", "hm", f"said yes {turn}"]
         assert state["notes"] == wanted
-        await drained(Uniform(savers[-1]))
-        if turn != 2:
+        assert [one.content for one in state["messages"][-2:]] == [f"question {turn}", f"you said yes {turn}"]
+        await drained(uniform)
+        if turn != 2 or not settings:
             tiers.evict()
+    assert len(state["messages"]) == 8
     cold = builder.compile(checkpointer=await (tiers.saver() if tiers.target.is_encrypted else tiers.cold()))
-    found = await cold.aget_state(config()) if tiers.native_async else cold.get_state(config())
-    assert found.values["notes"] == wanted
+    assert (await call_graph(cold, "get_state", config())).values["notes"] == wanted
+    count = len(await (await tiers.cold_uniform()).list(config()))
+    assert settings is LATEST or len(await (await tiers.uniform()).list(config())) == count > 9
 
 
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
@@ -922,14 +750,8 @@ async def test_write_behind_costs_one_round_trip_per_operation(tiers: Tiers) -> 
             return super().executemany(query, given, **kwargs)
 
     cold = await tiers.cold(cursor_factory=Counting)
-    behind = await tiers.saver(cold=cold, **BEHIND, cold_history="latest")
-    requests: list[Any] = []
-
-    def counted(request: Any) -> Any:
-        requests.append(request)
-        return (yield request)
-
-    Around(behind.hot, counted)
+    behind = await tiers.saver(cold=cold, **LATEST)
+    requests = requests_of(behind.hot)
 
     def chat(saver: Any, thread: str) -> int:
         where = config(thread)
@@ -957,14 +779,11 @@ async def test_flush_keeps_its_timeout_with_many_threads(tiers: Tiers) -> None:
     for number in range(12):
         await written(uniform, f"thread-{number}")
 
-    async def wait() -> None:
-        await asyncio.sleep(0.15)
-
     class Slow(dict[str, Any]):
         def pop(self, name: str, default: Any = None) -> Any:
-            if name in ("put", "put_writes"):
-                return wait if tiers.native_async else lambda: time.sleep(0.15)
-            return default
+            if name not in ("put", "put_writes"):
+                return default
+            return lambda: asyncio.sleep(0.15) if tiers.native_async else time.sleep(0.15)
 
     flaky.before, left = Slow(), 72
     while left == 72:  # the time may be up before it begins
@@ -977,19 +796,17 @@ async def test_flush_keeps_its_timeout_with_many_threads(tiers: Tiers) -> None:
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 @pytest.mark.parametrize("at", range(4, 8))
 async def test_a_task_split_by_a_dead_flusher_is_not_coalesced(tiers: Tiers, at: int) -> None:
-    settings = {**BEHIND, "cold_history": "latest"}
-    uniform = await tiers.uniform(**settings)
+    uniform = await tiers.uniform(**LATEST)
     await uniform.get_tuple(config())
-    older, newer = (checkpoint({"n": n}, {"n": f"{n:032}.1"}) for n in (1, 2))
-    stored = await uniform.put(config(), older, {"step": 0}, older["channel_versions"])
+    stored = await put_new(uniform, number=1)
     await uniform.put_writes(stored, [("n", 1), (INTERRUPT, 2)], "task")
-    process = Process(await tiers.uniform(**settings), tiers)
+    process = Process(await tiers.uniform(**LATEST), tiers)
     process.meets(Accident("kill", at, is_late=False))
     with contextlib.suppress(Killed):
         await process.run(flushing.flush(process.saver._context, "thread"))
     assert process.has_struck
     tiers.later(flushing.FLUSH_LEASE)
-    await uniform.put(stored, newer, {"step": 1}, newer["channel_versions"])
+    await put_new(uniform, stored, 2)
     await drained(uniform)
     in_cold = await (await tiers.cold_uniform()).get_tuple(stored)
     assert in_cold is None or len(in_cold.pending_writes) in (0, 2)

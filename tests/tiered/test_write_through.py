@@ -9,63 +9,43 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import psycopg
 import pytest
 import redis
 import valkey.asyncio
-from tests.support.factories import checkpoint, config, ids
 from histories import Accident, History, Killed, Process
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.checkpoint.conformance import checkpointer_test, validate
-from langgraph.checkpoint.conformance.capabilities import ALL_CAPABILITIES
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import INTERRUPT
-from langgraph.graph import START, StateGraph
-from langgraph.graph.message import add_messages
-from langgraph.types import Command as Resume
-from langgraph.types import interrupt
+
+from redis_saver import AsyncTieredSaver, TieredSaver
+from redis_saver._tiered import context, scripts
+from redis_saver.encryption import Encryption
+from tests.support.factories import checkpoint, config, ids
 from tests.support.seeds import seeds_and_slow, targets
 from tests.support.servers import Server
-from tests.support.tiering import BEHIND, FlakySaver, Tiers, between, named, plain, wait_for_the_dead, written
-from typing_extensions import TypedDict
+from tests.support.tenants import Counting
+from tests.support.tiering import BEHIND, VERSIONS, FlakySaver, Tiers, between, both_modes, drained, id_of, only_in_cold
+from tests.support.tiering import keys_of, named, new, plain, put_new, wait_for_the_dead, written
 from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import elsewhere
-
-from redis_saver import AsyncTieredSaver, ThreadDamaged, TieredSaver
-from redis_saver._tiered import scripts
-from redis_saver._common.names import Keyspace
-from redis_saver._tiered import context
 
 pytestmark = pytest.mark.also_on(cluster="sync", redis62="async")
 
 
-async def test_conformance_is_full(tiers: Tiers) -> None:
-    @checkpointer_test(name=tiers.target.prefix)
-    async def factory() -> AsyncGenerator[Any, None]:
-        yield await tiers.saver()
-
-    report = await validate(factory)
-    failures = [failure for result in report.results.values() for failure in result.failures or []]
-    assert not failures
-    assert {name for name, result in report.results.items() if result.passed} == {cap.value for cap in ALL_CAPABILITIES}
-    assert report.conformance_level() == "FULL"
-
-
 @pytest.mark.also_on()
-@pytest.mark.parametrize("mode", [{}, BEHIND], ids=["through", "behind"])
+@both_modes
 async def test_hot_may_have_a_client_of_valkey_py(tiers: Tiers, mode: dict[str, Any]) -> None:
     package: Any = valkey.asyncio if tiers.native_async else valkey
     client = package.Valkey.from_url(tiers.target.url)
     uniform = await tiers.uniform(hot={"client": client}, **mode)
     made = await written(uniform)
-    assert await uniform.flush(timeout=30) == 0
-    tiers.evict()
+    await only_in_cold(tiers, uniform)
     before = plain(await uniform.get_tuple(config()))
     assert before == plain(await (await tiers.uniform()).get_tuple(config())) and len(await uniform.list(config())) == 3
     down = {"client": package.Valkey(port=1)}
@@ -73,7 +53,7 @@ async def test_hot_may_have_a_client_of_valkey_py(tiers: Tiers, mode: dict[str, 
     with pytest.raises(valkey.ConnectionError):
         await (await tiers.uniform(hot=down, **mode)).put_writes(made[-1], [("n", 1)], "task")
     await uniform.delete_thread("thread")
-    assert await uniform.flush(timeout=30) == 0
+    await drained(uniform)
     assert await (await tiers.cold_uniform()).get_tuple(config()) is None
     await client.aclose() if tiers.native_async else client.close()
 
@@ -96,20 +76,17 @@ async def test_a_read_restores_an_evicted_thread(tiers: Tiers, lost: tuple[str, 
     assert uniform.saver.stats().tiers.hits == 1
     tiers.evict(*lost)
     other = await tiers.uniform()
-    for uniform in (other, other, await tiers.uniform()):
-        assert plain(await uniform.get_tuple(config())) == before
-    assert (
-        other.saver.stats().tiers.misses,
-        other.saver.stats().tiers.hits,
-        other.saver.stats().tiers.rehydrations,
-    ) == (1, 1, 1)
+    for each in (other, other, await tiers.uniform()):
+        assert plain(await each.get_tuple(config())) == before
+    stats = other.saver.stats().tiers
+    assert (stats.misses, stats.hits, stats.rehydrations) == (1, 1, 1)
     for old in made[:2]:
         found = await other.get_tuple(old)
         assert found.config == old
         assert plain(await other.get_tuple(old)) == plain(found)
     assert other.saver.stats().tiers.rehydrations == 3
     assert plain(await other.get_tuple(config())) == before
-    assert ids(await other.list(config())) == [one["configurable"]["checkpoint_id"] for one in made[::-1]]
+    assert ids(await other.list(config())) == [id_of(one) for one in made[::-1]]
     assert await other.get_tuple(config("other")) is None
     assert await other.get_tuple(config("thread", "sub")) is None
 
@@ -117,16 +94,13 @@ async def test_a_read_restores_an_evicted_thread(tiers: Tiers, lost: tuple[str, 
 async def test_writes_after_a_fill_are_ordered_by_path(tiers: Tiers) -> None:
     """The paths of the filled writes are no longer known."""
     uniform, control = await tiers.uniform(), tiers.target.uniform(prefix=tiers.target.prefix + "control")
-    for each in (uniform, control):
-        made = await written(each)
+    made = {each: (await written(each))[-1] for each in (uniform, control)}
     tiers.evict()
     await uniform.get_tuple(config())
-    for each in (uniform, control):
-        last = (await each.get_tuple(config())).config
+    for each, last in made.items():
         await each.put_writes(last, [("n", [9])], "task-d", "path-00")
     wanted = (await control.get_tuple(config())).pending_writes
-    assert (await uniform.get_tuple(config())).pending_writes == wanted
-    assert (await uniform.get_tuple(config())).pending_writes == wanted
+    assert [(await uniform.get_tuple(config())).pending_writes for _ in range(2)] == [wanted] * 2
 
 
 async def test_a_write_that_cold_refuses_changes_nothing(tiers: Tiers) -> None:
@@ -135,11 +109,9 @@ async def test_a_write_that_cold_refuses_changes_nothing(tiers: Tiers) -> None:
     made = await written(uniform)
     before = plain(await uniform.get_tuple(config()))
     flaky.fail = {"put", "put_writes"}
-    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
-    with pytest.raises(psycopg.OperationalError):
-        await uniform.put(made[-1], new, {}, new["channel_versions"])
-    with pytest.raises(psycopg.OperationalError):
-        await uniform.put_writes(made[-1], [("n", [1])], "task-z")
+    for write in (put_new(uniform, made[-1]), uniform.put_writes(made[-1], [("n", [1])], "task-z")):
+        with pytest.raises(psycopg.OperationalError):
+            await write
     flaky.fail = set()
     for each in (uniform, await tiers.uniform()):
         assert plain(await each.get_tuple(config())) == before
@@ -157,14 +129,14 @@ async def test_bypass_goes_on_without_hot(tiers: Tiers) -> None:
     works = tiers.fails(uniform)
     assert plain(await uniform.get_tuple(config())) == before
     assert len(await uniform.list(config())) == 3
-    new = checkpoint({"n": [9], "whole": 1}, {"n": f"{9:032}.1", "whole": f"{1:032}.1"})
+    given = made[-1], checkpoint({"n": [9], "whole": 1}, {**VERSIONS, "whole": f"{1:032}.1"}), {"step": 3}, VERSIONS
     with pytest.raises(redis.ConnectionError):  # other processes would not learn of it
-        await uniform.put(made[-1], new, {"step": 3}, {"n": f"{9:032}.1"})
+        await uniform.put(*given)
     works()
     for each in (uniform, await tiers.cold_uniform()):
         assert plain(await each.get_tuple(config())) == before
     works = tiers.fails(uniform, scripts.PUT_THROUGH)
-    stored = await uniform.put(made[-1], new, {"step": 3}, {"n": f"{9:032}.1"})
+    stored = await uniform.put(*given)
     works()
     for each in (uniform, await tiers.uniform(), uniform, uniform):
         found = await each.get_tuple(config())
@@ -172,66 +144,40 @@ async def test_bypass_goes_on_without_hot(tiers: Tiers) -> None:
     assert uniform.saver.stats().tiers.bypasses == 3
 
 
-async def test_a_half_evicted_thread_that_cold_lacks_is_damaged(tiers: Tiers) -> None:
-    """The thread is lost, which is an error instead of an empty thread."""
-    await written(tiers.target.uniform())
-    uniform = await tiers.uniform(on_hot_error="bypass")
-    tiers.evict("index")
-    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
-    for act in (
-        uniform.get_tuple(config()),
-        uniform.put(config(), new, {}, new["channel_versions"]),
-        uniform.get_tuple(config()),
-    ):
-        with pytest.raises(ThreadDamaged):
-            await act
-    await uniform.delete_thread("thread")
-    assert await uniform.get_tuple(config()) is None
-
-
 async def test_a_hot_failure_is_raised_by_default(tiers: Tiers) -> None:
     """If a write fails at its start in hot, cold does not get it either."""
     uniform = await tiers.uniform()
     made = await written(uniform)
     works = tiers.fails(uniform)
-    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
-    for act in (
-        uniform.put(made[-1], new, {}, new["channel_versions"]),
-        uniform.get_tuple(config()),
-        uniform.list(config()),
-    ):
+    for act in (put_new(uniform, made[-1]), uniform.get_tuple(config()), uniform.list(config())):
         with pytest.raises(redis.ConnectionError):
             await act
     works()
     assert len(await uniform.list(config())) == 3
-    works = tiers.fails(uniform, scripts.PUT_THROUGH)
-    with pytest.raises(redis.ConnectionError):
-        await uniform.put(made[-1], new, {}, new["channel_versions"])
-    works()
+    child = await put_in_cold(tiers, uniform, made[-1])
     for each in (await tiers.uniform(), uniform):  # cold has it
-        assert (await each.get_tuple(config())).checkpoint["id"] == new["id"]
+        assert (await each.get_tuple(config())).checkpoint["id"] == child
+
+
+async def put_in_cold(tiers: Tiers, uniform: Uniform, parent: Any) -> str:
+    """Put a checkpoint that reaches cold, while hot fails. Return its id."""
+    works, child = tiers.fails(uniform, scripts.PUT_THROUGH), new()
+    with pytest.raises(redis.ConnectionError):
+        await uniform.put(parent, child, {}, VERSIONS)
+    works()
+    return str(child["id"])
 
 
 async def test_readers_trust_cold_after_a_writer_dies(tiers: Tiers, monkeypatch: Any) -> None:
     uniform = await tiers.uniform()
-    made = await written(uniform)
-    works = tiers.fails(uniform, scripts.PUT_THROUGH)
-    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
-    with pytest.raises(redis.ConnectionError):
-        await uniform.put(made[-1], new, {}, new["channel_versions"])
-    works()
+    child = await put_in_cold(tiers, uniform, (await written(uniform))[-1])
     other = await tiers.uniform()
-    for _ in range(2):
-        assert (await other.get_tuple(config())).checkpoint["id"] == new["id"]
-    assert (other.saver.stats().tiers.intents, other.saver.stats().tiers.rehydrations) == (2, 0)
-    monkeypatch.setattr(context, "WRITER_GONE", 0)
-    for _ in range(3):
-        assert (await other.get_tuple(config())).checkpoint["id"] == new["id"]
-    assert (
-        other.saver.stats().tiers.intents,
-        other.saver.stats().tiers.rehydrations,
-        other.saver.stats().tiers.hits,
-    ) == (3, 1, 2)
+    for reads, gone, expected in ((2, context.WRITER_GONE, (2, 0, 0)), (3, 0, (3, 1, 2))):
+        monkeypatch.setattr(context, "WRITER_GONE", gone)
+        for _ in range(reads):
+            assert (await other.get_tuple(config())).checkpoint["id"] == child
+        stats = other.saver.stats().tiers
+        assert (stats.intents, stats.rehydrations, stats.hits) == expected
 
 
 async def test_a_new_namespace_keeps_the_others_complete_in_hot(tiers: Tiers) -> None:
@@ -239,41 +185,42 @@ async def test_a_new_namespace_keeps_the_others_complete_in_hot(tiers: Tiers) ->
     uniform = await tiers.uniform()
     made = await written(uniform)
     for ns in ("one:1", "two:2"):
-        new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
-        await uniform.put(config(ns=ns), new, {}, new["channel_versions"])
+        await put_new(uniform, config(ns=ns))
     before = uniform.saver.stats().tiers
     assert (await uniform.get_tuple(config())).config == made[-1]
     assert (uniform.saver.stats().tiers.hits, uniform.saver.stats().tiers.misses) == (before.hits + 1, before.misses)
 
 
-async def test_a_run_writes_all_values_after_an_interrupted_deletion(tiers: Tiers) -> None:
-    """Cold has nothing of the thread any more, and hot did not learn of that."""
+@pytest.mark.parametrize("how", ["expired in hot", "deleted in cold"])
+async def test_a_put_writes_all_values_if_cold_has_none(tiers: Tiers, how: str) -> None:
+    """The thread was never in cold, or hot did not learn that cold has deleted it."""
     uniform, other, cold = await tiers.uniform(), await tiers.uniform(), await tiers.cold_uniform()
-    before = (await uniform.get_tuple((await written(uniform))[-1])).checkpoint
-    works = tiers.fails(other, scripts.ERASE)
-    with pytest.raises(redis.ConnectionError):
-        await other.delete_thread("thread")
-    works()
-    versions = {**before["channel_versions"], "n": f"{9:032}.1"}
-    new = checkpoint({**before["channel_values"], "n": [9]}, versions)
-    stored = await uniform.put(config(checkpoint_id=before["id"]), new, {}, {"n": versions["n"]})
+    if how == "expired in hot":
+        made = await written(tiers.target.uniform())
+        tiers.evict()
+    else:
+        made = await written(uniform)
+        works = tiers.fails(other, scripts.ERASE)
+        with pytest.raises(redis.ConnectionError):
+            await other.delete_thread("thread")
+        works()
+    child = checkpoint({"n": [9], "whole": {"a": ["x" * 3000, "y"]}}, {**VERSIONS, "whole": f"{1:032}.1"})
+    stored = await uniform.put(made[-1], child, {"step": 3}, VERSIONS)
     for each in (uniform, other, cold):
         found = await each.get_tuple(config())
-        assert (found.config, found.checkpoint["channel_values"]) == (stored, new["channel_values"])
+        assert (found.config, found.checkpoint["channel_values"]) == (stored, child["channel_values"])
 
 
 async def test_a_half_evicted_thread_can_restart_after_an_interrupted_deletion(tiers: Tiers) -> None:
     """A mark in hot says that cold has deleted it, so the thread is not damaged."""
-    uniform = await tiers.uniform()
+    uniform, other = await tiers.uniform(), await tiers.uniform()
     await written(uniform)
     process = Process(uniform, tiers)
     process.meets(Accident("kill", 3, is_late=False))
     with pytest.raises(Killed):
         await uniform.delete_thread("thread")
     tiers.evict("data")
-    other = await tiers.uniform()
-    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
-    stored = await other.put(config(), new, {}, new["channel_versions"])
+    stored = await put_new(other)
     assert [one.config for one in await other.list(config())] == [stored]
     assert (await other.get_tuple(config())).config == stored
 
@@ -291,12 +238,15 @@ async def test_a_repair_does_not_restore_a_thread_deleted_meanwhile(tiers: Tiers
     assert await uniform.get_tuple(config()) is None
 
 
+@pytest.mark.encrypted_too
 async def test_many_concurrent_misses_read_cold_once(tiers: Tiers) -> None:
-    flaky = FlakySaver(await tiers.cold())
-    uniform = await tiers.uniform(cold=flaky.wrap())
-    await written(uniform)
+    """With encryption, they also ask the provider of keys once."""
+    flaky, keys = FlakySaver(await tiers.cold()), Counting()
+    hot = {"encryption": Encryption(keys)} if tiers.target.is_encrypted else {}
+    await written(await tiers.uniform(hot=hot))
     tiers.evict()
-    flaky.calls.clear()
+    keys.asked = 0
+    uniform = await tiers.uniform(cold=flaky.wrap(), hot={"encryption": Encryption(keys)} if hot else {})
     if tiers.native_async:
         found = await asyncio.gather(*(uniform.get_tuple(config()) for _ in range(100)))
     else:
@@ -305,148 +255,116 @@ async def test_many_concurrent_misses_read_cold_once(tiers: Tiers) -> None:
     assert all(plain(one) == plain(found[0]) for one in found)
     assert len({id(one.checkpoint["channel_values"]["whole"]) for one in found}) == 100
     assert flaky.calls.count("get_tuple") == 1
+    assert keys.asked == bool(hot)
 
 
 @pytest.mark.parametrize("what", ["put", "put_writes", "delete", "prune", "copy"])
 @pytest.mark.by_turns
 async def test_a_fill_never_replaces_a_concurrent_change(tiers: Tiers, what: str) -> None:
-    flaky = FlakySaver(await tiers.cold())
+    flaky, cold = FlakySaver(await tiers.cold()), await tiers.cold_uniform()
     uniform, other = await tiers.uniform(cold=flaky.wrap()), await tiers.uniform()
     made = await written(uniform)
     await written(other, "another")
     tiers.evict()
-    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
-    acts = {
-        "put": lambda: other.put(made[-1], new, {}, new["channel_versions"]),
+    act = {
+        "put": lambda: put_new(other, made[-1]),
         "put_writes": lambda: other.put_writes(made[-1], [(INTERRUPT, ["newer"])], "task-c", "path-0"),
         "delete": lambda: other.delete_thread("thread"),
         "prune": lambda: other.prune(["thread"]),
         "copy": lambda: other.copy_thread("another", "thread"),
-    }
-    if tiers.native_async:
-        flaky.after["get_tuple"] = acts[what]
-    else:
-        flaky.after["get_tuple"] = lambda: elsewhere(acts[what])
+    }[what]
+    flaky.after["get_tuple"] = act if tiers.native_async else lambda: elsewhere(act)
     await uniform.get_tuple(config())  # reads what was there before
-    cold = await tiers.cold_uniform()
     for each in (uniform, await tiers.uniform(), uniform):
         assert plain(await each.get_tuple(config())) == plain(await cold.get_tuple(config()))
     if what == "delete":
         assert [key for key in tiers.target.keys() if b"{thread}" in key and not key.endswith(b":lease")] == []
 
 
-@pytest.mark.parametrize("where", [scripts.PUT_THROUGH, "before cold"], ids=["before hot", "before cold"])
-@pytest.mark.parametrize(
-    "what",
-    [
-        "delete",
-        "prune",
-        "runs",
-        "same write",
-        "other write",
-        "list",
-        "put of an old id",
-        "put of a newer id",
-        "evicted intents",
-    ],
-)
+CONCURRENT = ["delete", "prune", "runs", "same write", "other write", "list", "put of an old id", "put of a newer id"]
+
+
+@pytest.mark.parametrize("where", ["before hot", "before cold"])
+@pytest.mark.parametrize("what", [*CONCURRENT, "evicted intents"])
 @pytest.mark.by_turns
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 @pytest.mark.parametrize("act", ["put", "first put", "put_writes", "put on lost", "put_writes on lost"])
-async def test_two_concurrent_operations_leave_hot_as_cold(tiers: Tiers, act: str, what: str, where: Any) -> None:
+async def test_two_concurrent_operations_leave_hot_as_cold(tiers: Tiers, act: str, what: str, where: str) -> None:
     """After a write with a concurrent operation, hot has only what cold has, however both end."""
     uniform, other, cold = await tiers.uniform(), await tiers.uniform(), await tiers.cold_uniform()
     made = [] if act == "first put" else await written(uniform)
+    last, lost, method = made[-1] if made else config(), act.endswith("lost"), act.replace("first ", "").split()[0]
     if not made:
         await uniform.get_tuple(config())
-    last = made[-1] if made else config()
-    if act.endswith("lost"):
-        tiers.evict()
-    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1", **({"whole": f"{1:032}.1"} if made else {})})
-    write = ("task-c", "path-0")
-    target = last if made else config(checkpoint_id=new["id"])
+    child = checkpoint({"n": [9]}, {**VERSIONS, **({"whole": f"{1:032}.1"} if made else {})})
+    target = last if made else config(checkpoint_id=child["id"])
     old = checkpoint({"n": [0]}, {"n": f"{5:032}.1"}, checkpoint_id="1ef00000-0000-6000-8000-000000000000")
-
-    newer = checkpoint({"n": [1]}, {"n": f"{11:032}.1"})
+    newer = new(11)
 
     async def evicted_intents() -> None:
-        tiers.target.raw.delete(Keyspace(tiers.target.prefix).tier_keys("thread").intents)
+        tiers.target.raw.delete(keys_of(tiers).intents)
         await other.get_tuple(config())
 
     happens = {
         "delete": lambda: other.delete_thread("thread"),
         "prune": lambda: other.prune(["thread"]),
         "runs": lambda: other.delete_for_runs(["run"]),
-        "same write": lambda: other.put_writes(target, [(INTERRUPT, ["other"])], *write),
+        "same write": lambda: other.put_writes(target, [(INTERRUPT, ["other"])], "task-c", "path-0"),
         "other write": lambda: other.put_writes(target, [("n", ["other"])], "task-z", "path-9"),
         "list": lambda: other.list(config()),
         "put of an old id": lambda: other.put(config(), old, {}, old["channel_versions"]),
         "put of a newer id": lambda: other.put(last, newer, {}, newer["channel_versions"]),
         "evicted intents": evicted_intents,
     }[what]
-    script = where
     if where == "before cold":
         flaky = FlakySaver(await tiers.cold())
         uniform = await tiers.uniform(cold=flaky.wrap())
         await uniform.get_tuple(config())
-        if act.endswith("lost"):
-            tiers.evict()
-        flaky.before[act.split()[-1] if act == "first put" else act.split()[0]] = (
-            happens if tiers.native_async else (lambda: elsewhere(happens))
-        )
+        flaky.before[method] = happens if tiers.native_async else lambda: elsewhere(happens)
     else:
-        script = scripts.PUT_WRITES_THROUGH if where is scripts.PUT_THROUGH and act.startswith("put_writes") else where
-        between(uniform, script, happens)
-    if act.startswith("put_writes"):
-        await uniform.put_writes(last, [(INTERRUPT, ["mine"])], *write)
+        between(uniform, scripts.PUT_THROUGH if method == "put" else scripts.PUT_WRITES_THROUGH, happens)
+    if lost:
+        tiers.evict()
+    if method == "put_writes":
+        await uniform.put_writes(last, [(INTERRUPT, ["mine"])], "task-c", "path-0")
     else:
-        await uniform.put(last, new, {"run_id": "run"}, {"n": f"{9:032}.1"})
+        await uniform.put(last, child, {"run_id": "run"}, VERSIONS)
+    put_ids = [config(checkpoint_id=one["id"]) for one in (child, old, newer)]
     for each in (await tiers.uniform(), uniform):
-        for place in (
-            *made,
-            config(checkpoint_id=new["id"]),
-            config(),
-            config(checkpoint_id=old["id"]),
-            config(checkpoint_id=newer["id"]),
-            config(),
-        ):
+        for place in (*made, put_ids[0], config(), *put_ids[1:], config()):
             assert plain(await each.get_tuple(place)) == plain(await cold.get_tuple(place)), place
 
 
 async def test_a_write_enrolls_a_thread_that_only_hot_has(tiers: Tiers) -> None:
     """The thread is older than the tiers. Cold gets all of it before anything new."""
-    alone = tiers.target.uniform()
+    alone, uniform, cold = tiers.target.uniform(), await tiers.uniform(), await tiers.cold_uniform()
     made = await written(alone)
-    uniform, cold = await tiers.uniform(), await tiers.cold_uniform()
     assert plain(await uniform.get_tuple(config())) == plain(await alone.get_tuple(config()))
     assert await cold.get_tuple(config()) is None
-    new = checkpoint({"n": [9], "whole": {"a": ["x" * 3000, "y"]}}, {"n": f"{9:032}.1", "whole": f"{1:032}.1"})
-    stored = await uniform.put(made[-1], new, {"step": 3}, {"n": f"{9:032}.1"})
+    child = checkpoint({"n": [9], "whole": {"a": ["x" * 3000, "y"]}}, {**VERSIONS, "whole": f"{1:032}.1"})
+    stored = await uniform.put(made[-1], child, {"step": 3}, VERSIONS)
     listed = [plain(one) for one in await cold.list(config())]
     assert listed == [plain(one) for one in await alone.list(config())]
     assert len(listed) == 4
     tiers.evict()
     found = await uniform.get_tuple(config())
-    assert found.config == stored
-    assert found.checkpoint["channel_values"] == new["channel_values"]
+    assert (found.config, found.checkpoint["channel_values"]) == (stored, child["channel_values"])
     assert uniform.saver.stats().tiers.enrolled == 1
 
 
 async def test_a_failed_enrolling_keeps_the_thread_in_hot(tiers: Tiers, monkeypatch: Any) -> None:
     """Readers trust hot until cold has the whole thread, and it does not expire before."""
     made = await written(tiers.target.uniform(ttl=timedelta(hours=1)))
-    flaky = FlakySaver(await tiers.cold())
+    flaky, keys = FlakySaver(await tiers.cold()), keys_of(tiers)
     uniform = await tiers.uniform(cold=flaky.wrap())
     before = plain(await uniform.get_tuple(config()))
     flaky.fail = {"put_writes"}
-    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
     with pytest.raises(psycopg.OperationalError):
-        await uniform.put(made[-1], new, {}, new["channel_versions"])
+        await put_new(uniform, made[-1])
     monkeypatch.setattr(context, "WRITER_GONE", 0)
     other = await tiers.uniform()
     assert plain(await other.get_tuple(config())) == before
     assert len(await other.list(config())) == 3
-    keys = Keyspace(tiers.target.prefix).tier_keys("thread")
     assert [tiers.target.raw.pttl(key) for key in (keys.index_key, keys.data_key, keys.dirty)] == [-1] * 3
     assert await other.flush() == 0
     assert 0 < tiers.target.raw.pttl(keys.index_key) <= 3_600_000
@@ -454,39 +372,21 @@ async def test_a_failed_enrolling_keeps_the_thread_in_hot(tiers: Tiers, monkeypa
     assert plain(await other.get_tuple(config())) == before
 
 
-async def test_list_shows_threads_of_both_tiers(tiers: Tiers) -> None:
-    await written(tiers.target.uniform(), "before")
-    uniform = await tiers.uniform()
-    await written(uniform, "thread")
-    tiers.evict()
-    found = await uniform.list(None)
-    assert {one.config["configurable"]["thread_id"] for one in found} == {"before", "thread"}
-    assert len(found) == 6
-
-
-async def test_the_first_write_to_cold_has_all_channels(tiers: Tiers) -> None:
-    """The thread expired in hot and was never in cold."""
-    alone = tiers.target.uniform()
-    made = await written(alone)
-    tiers.evict()
-    uniform = await tiers.uniform()
-    new = checkpoint({"n": [9], "whole": {"a": 1}}, {"n": f"{9:032}.1", "whole": f"{1:032}.1"})
-    await uniform.put(made[-1], new, {"step": 3}, {"n": f"{9:032}.1"})
-    for each in (uniform, await tiers.cold_uniform()):
-        assert (await each.get_tuple(config())).checkpoint["channel_values"] == new["channel_values"]
-
-
-async def test_verify_finds_a_write_that_went_to_cold_directly(tiers: Tiers) -> None:
-    uniform, cold = await tiers.uniform(), await tiers.cold_uniform()
+@both_modes
+async def test_verify_finds_a_write_that_went_to_cold_directly(tiers: Tiers, mode: dict[str, Any]) -> None:
+    """A thread is compared when it is opened. Hot's checkpoints are kept, as cold may lag behind."""
+    uniform, cold = await tiers.uniform(**mode, verify="on_open"), await tiers.cold_uniform()
     made = await written(uniform)
-    for mode in ("never", "on_open"):
-        opened = await tiers.uniform(verify=mode)
+    assert (await uniform.get_tuple(config())).config == made[-1]
+    assert await uniform.get_tuple(config("thread", "sub")) is None
+    for verify in ("on_open", "never"):
+        opened = uniform if verify == "on_open" else await tiers.uniform(**mode, verify=verify)
         await opened.get_tuple(config())
-        new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
-        await cold.put(made[-1], new, {}, new["channel_versions"])
-        assert (await opened.get_tuple(config())).checkpoint["id"] != new["id"]
-        fresh = await tiers.uniform(verify="on_open")
-        assert (await fresh.get_tuple(config())).checkpoint["id"] == new["id"]
+        stored = await put_new(cold, made[-1])
+        assert (await opened.get_tuple(config())).config != stored
+        fresh = await tiers.uniform(**mode, verify="on_open")
+        assert (await fresh.get_tuple(config())).config == stored
+    assert len(await cold.list(config())) == 5
 
 
 async def test_deletions_leave_no_key_but_leases(tiers: Tiers) -> None:
@@ -511,31 +411,33 @@ async def test_all_keys_expire_with_their_thread(tiers: Tiers) -> None:
     made = await written(uniform)
     tiers.evict()
     await uniform.get_tuple(config())
-    for key in tiers.target.keys():
-        assert 0 < tiers.target.raw.pttl(key) <= 3_600_000
-    tiers.fails(uniform, scripts.PUT_THROUGH)
-    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
-    with pytest.raises(redis.ConnectionError):
-        await uniform.put(made[-1], new, {}, new["channel_versions"])
-    intents = [key for key in tiers.target.keys() if key.endswith(b":intents")]
-    assert len(intents) == 1
-    assert 3_600_000 < tiers.target.raw.pttl(intents[0]) <= 3_600_000 + 30 * 24 * 3_600_000
+    assert all(0 < tiers.target.raw.pttl(key) <= 3_600_000 for key in tiers.target.keys())
+    await put_in_cold(tiers, uniform, made[-1])
+    (intents,) = [key for key in tiers.target.keys() if key.endswith(b":intents")]
+    assert 3_600_000 < tiers.target.raw.pttl(intents) <= 3_600_000 + 30 * 24 * 3_600_000
 
 
+THROUGH: dict[str, Any] = {}
+WRONG: list[tuple[dict[str, Any], str, Any]] = [
+    *((THROUGH, name, value) for name, value in (("on_hot_error", "ignore"), ("verify", True), ("verify", "always"))),
+    *((BEHIND, name, value) for name, value in (("mode", "behind"), ("cold_history", "none"), ("flush_interval", 0))),
+    *(
+        (BEHIND, name, value)
+        for name, value in (("max_backlog", True), ("flush_workers", "4"), ("on_hot_error", "bypass"))
+    ),
+]
+
+
+@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 async def test_invalid_settings_are_refused(tiers: Tiers) -> None:
-    cold = await tiers.cold()
-    hot = tiers.target.uniform().saver
+    cold, hot = await tiers.cold(), tiers.target.uniform().saver
     kind = AsyncTieredSaver if tiers.native_async else TieredSaver
-    for error, given in (
-        (TypeError, (cold, cold)),
-        (TypeError, (hot, hot)),
-        (TypeError, (hot, None)),
-    ):
-        with pytest.raises(error):
+    for given in ((cold, cold), (hot, hot), (hot, None)):
+        with pytest.raises(TypeError):
             kind(*given)
-    for name, value in (("on_hot_error", "ignore"), ("verify", True), ("verify", "always")):
+    for mode, name, value in WRONG:
         with pytest.raises(ValueError, match=name):
-            kind(hot, cold, **{name: value})
+            kind(hot, cold, **{**mode, name: value})
 
 
 @pytest.mark.by_turns
@@ -616,10 +518,8 @@ async def test_killed_writers_lose_no_acknowledged_write(tiers: Tiers) -> None:
 async def test_a_killed_redis_that_restarts_empty_loses_nothing(database: str, flavour: str) -> None:
     server = Server()
     target = Target("own", flavour, server.url, "killed")
-    with psycopg.connect(database, autocommit=True) as connection:
-        for table in ("checkpoints", "checkpoint_blobs", "checkpoint_writes"):
-            connection.execute(f"DELETE FROM {table}")
     tiers = Tiers(target, database)
+    tiers.sql("DELETE FROM checkpoints; DELETE FROM checkpoint_blobs; DELETE FROM checkpoint_writes")
     client = target.client(socket_connect_timeout=1)
     kind = AsyncTieredSaver if tiers.native_async else TieredSaver
     hot = target.uniform(client=client).saver
@@ -638,35 +538,6 @@ async def test_a_killed_redis_that_restarts_empty_loses_nothing(database: str, f
     await tiers.close()
     await target.close()
     server.stop()
-
-
-class State(TypedDict):
-    messages: Annotated[list[Any], add_messages]
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="interrupt() in asyncio tasks needs Python 3.11, says LangGraph")
-async def test_a_graph_resumes_after_evictions_in_hot(tiers: Tiers) -> None:
-    def ask(_: State) -> dict[str, Any]:
-        return {"messages": [("ai", f"you said {interrupt('sure?')}")]}
-
-    builder = StateGraph(State).add_node("think", lambda _: {"messages": [("ai", "hm")]}).add_node("ask", ask)
-    builder.add_edge(START, "think").add_edge("think", "ask")
-
-    async def run(given: Any) -> dict[str, Any]:
-        graph = builder.compile(checkpointer=await tiers.saver())
-        if tiers.native_async:
-            return await graph.ainvoke(given, config(), durability="sync")
-        return await asyncio.to_thread(graph.invoke, given, config(), durability="sync")
-
-    for turn in range(3):
-        assert "__interrupt__" in await run({"messages": [("human", f"question {turn}")]})
-        tiers.evict(*(["index", "data"], ["index"], ["data"])[turn])
-        state = await run(Resume(resume=f"yes {turn}"))
-        assert [one.content for one in state["messages"][-3:]] == [f"question {turn}", "hm", f"you said yes {turn}"]
-        tiers.evict()
-    assert len(state["messages"]) == 9
-    saver = Uniform(await tiers.saver())
-    assert len(await saver.list(config())) == len(await (await tiers.cold_uniform()).list(config())) > 9
 
 
 async def test_prune_is_refused_if_cold_lacks_it(tiers: Tiers) -> None:

@@ -4,16 +4,3 @@ from redis_saver._tiered.listing import list_checkpoints
 from redis_saver._tiered.reading import get_delta_channel_history, get_tuple
 from redis_saver._tiered.threads import copy_thread, delete_for_runs, delete_thread, expire, prune
 from redis_saver._tiered.writing import put, put_writes
-
-__all__ = [
-    "copy_thread",
-    "delete_for_runs",
-    "delete_thread",
-    "expire",
-    "get_delta_channel_history",
-    "get_tuple",
-    "list_checkpoints",
-    "prune",
-    "put",
-    "put_writes",
-]

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from langgraph.store.base import GetOp, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
-from tests.support.store_tiering import Recording, all_of, check_copies, later, partition_of
-from tests.support.stores import directory, members
-from tests.support.uniform import Target
 
 from redis_saver import TieredStore
 from redis_saver._store import namespaces
 from redis_saver._tiered_store import copies
 from redis_saver._tiered_store.store import batch
+from tests.support.store_tiering import Recording, all_of, check_copies, later, partition_of
+from tests.support.stores import directory, members
+from tests.support.turns import Turn, schedules
+from tests.support.uniform import Target
 
 NS = ("a", "b")
 INTENT = 300_000
@@ -29,58 +30,19 @@ def batching(*ops: Any) -> Callable[[Any], Any]:
     return lambda tiers: batch(tiers, list(ops))
 
 
+DEEP = (*NS, "deep")
 ACTORS: dict[str, Callable[[Any], Any]] = {
     "writer": batching(PutOp(NS, "k", {"n": 1})),
     "other writer": batching(PutOp(NS, "k", {"n": 2})),
-    "writer of both": batching(PutOp(NS, "k", {"n": 3}), PutOp((*NS, "deep"), "l", {"n": 3})),
-    "writer of another": batching(PutOp((*NS, "deep"), "l", {"n": 4})),
+    "writer of both": batching(PutOp(NS, "k", {"n": 3}), PutOp(DEEP, "l", {"n": 3})),
+    "writer of another": batching(PutOp(DEEP, "l", {"n": 4})),
     "deleter": batching(PutOp(NS, "k", None)),
-    "reader": batching(GetOp(NS, "k"), GetOp((*NS, "deep"), "l")),
+    "reader": batching(GetOp(NS, "k"), GetOp(DEEP, "l")),
     "searcher": batching(SearchOp(NS, limit=100)),
     "cleaner": lambda tiers: namespaces.count(tiers.hot_context, ()),
     "warmer": lambda tiers: copies.warm(tiers, NS),
 }
 BEFORE = ["nothing", "in cold", "in both", "all in both"]
-
-
-class Turn:
-    """An operation that advances one request at a time."""
-
-    def __init__(self, store: TieredStore, name: str) -> None:
-        self.name, self._driver, self._operation = name, store._driver, ACTORS[name](store._context)
-        self.is_over, self.steps = False, 0
-        self._next(None)
-
-    def _next(self, reply: Any) -> None:
-        try:
-            self._request = self._operation.send(reply)
-        except StopIteration:
-            self.is_over = True
-
-    def step(self) -> None:
-        self.steps += 1
-        self._next(self._driver.request(self._request))
-
-
-def schedules() -> Iterator[Callable[[int], int]]:
-    """Choice functions that together enumerate all schedules."""
-    path: list[list[int]] = []
-    while True:
-        position = 0
-
-        def choose(among: int) -> int:
-            nonlocal position
-            if position == len(path):
-                path.append([0, among])
-            position += 1
-            return path[position - 1][0]
-
-        yield choose
-        while path and path[-1][0] + 1 == path[-1][1]:
-            path.pop()
-        if not path:
-            return
-        path[-1][0] += 1
 
 
 class Scene:
@@ -107,7 +69,7 @@ class Scene:
 
     def play(self, names: list[str], choose: Callable[[int], int], dies: tuple[int, int] | None = None) -> None:
         """Run all operations interleaved. One of them may die before a step."""
-        turns = [Turn(store, name) for store, name in zip(self.stores, names, strict=False)]
+        turns = [Turn(store, ACTORS[name]) for store, name in zip(self.stores, names, strict=False)]
         while running := [one for one in turns if not one.is_over]:
             one = running[choose(len(running))]
             if dies and one is turns[dies[0]] and one.steps == dies[1]:
@@ -136,15 +98,8 @@ LOOKERS = ("reader", "searcher", "warmer", "cleaner")
 PAIRS = [list(pair) for pair in itertools.combinations_with_replacement(ACTORS, 2) if not set(pair) <= set(LOOKERS)]
 
 
-FEW = [
-    ["writer", "other writer"],
-    ["writer", "deleter"],
-    ["writer", "reader"],
-    ["deleter", "reader"],
-    ["writer", "searcher"],
-    ["writer", "cleaner"],
-    ["deleter", "cleaner"],
-]
+FEW = [["writer", "other writer"], ["writer", "deleter"], ["writer", "reader"], ["deleter", "reader"]]
+FEW += [["writer", "searcher"], ["writer", "cleaner"], ["deleter", "cleaner"]]
 
 
 @pytest.mark.parametrize(
@@ -179,12 +134,7 @@ async def test_hot_agrees_with_cold_in_some_orders_of_many(target: Target, seeds
         scene.check_end(has_died=bool(dies))
 
 
-OTHERS = [
-    ("other writer", "in cold"),
-    ("reader", "all in both"),
-    ("writer of another", "all in both"),
-    ("searcher", "in both"),
-]
+OTHERS = {"other writer": "in cold", "reader": "all in both", "writer of another": "all in both", "searcher": "in both"}
 
 
 @pytest.mark.parametrize(
@@ -192,7 +142,7 @@ OTHERS = [
 )
 async def test_a_writer_may_die_before_any_step(target: Target, who: str) -> None:
     scene = Scene(target)
-    for other, before in OTHERS:
+    for other, before in OTHERS.items():
         for step in range(1, 4):
             for choose in schedules():
                 scene.prepare(before)
@@ -206,15 +156,14 @@ async def test_a_late_writer_leaves_nothing_stale(target: Target) -> None:
     for name in ("writer", "deleter"):
         for stops_before in range(1, 5):
             scene.prepare("in both")
-            turn = Turn(scene.stores[0], name)
+            turn = Turn(scene.stores[0], ACTORS[name])
             for _ in range(stops_before):
                 if not turn.is_over:
                     turn.step()
             later(target, INTENT + 1)
             scene.stores[1].get(NS, "k")
             scene.stores[1].search(NS)
-            while not turn.is_over:
-                turn.step()
+            turn.finish()
             scene.check()
             scene.check_end(has_died=True)
 
@@ -223,7 +172,7 @@ async def test_warm_notices_a_write_that_ended_meanwhile(target: Target) -> None
     """The write left no copy and no intent, and the counts agree. Only the last change's number (`@last`) tells."""
     scene = Scene(target)
     scene.prepare("in both")
-    turn = Turn(scene.stores[0], "warmer")
+    turn = Turn(scene.stores[0], ACTORS["warmer"])
     turn.step()
     turn.step()
     assert not turn.is_over, "cold has answered"
@@ -231,9 +180,7 @@ async def test_warm_notices_a_write_that_ended_meanwhile(target: Target) -> None
     cold.fails = lambda ops: TimeoutError("cold is slow") if isinstance(ops[0], GetOp) else None
     other = TieredStore(scene.hots[1], cold)  # type: ignore[arg-type]
     other.put((*NS, "deep"), "l", {"n": 1})
-    while not turn.is_over:
-        turn.step()
-        scene.check()
+    turn.finish(scene.check)
     assert target.raw.hget(partition_of(target, *NS).keys[6], "@complete") is None
     scene.check_end()
 
@@ -243,13 +190,10 @@ async def test_evicted_notes_do_not_hide_a_writer(target: Target) -> None:
     scene = Scene(target)
     for position in (6, 7):
         scene.prepare("in both")
-        turn = Turn(scene.stores[0], "writer of another")
+        turn = Turn(scene.stores[0], ACTORS["writer of another"])
         turn.step()
         target.raw.delete(partition_of(target, *NS).keys[position])
         scene.stores[1].warm(NS)
-        while not turn.is_over:
-            turn.step()
-            if position == 7:  # without the note, the writer is unknown until it ends
-                scene.check()
+        turn.finish(scene.check if position == 7 else lambda: None)  # without the note, the writer is unknown
         scene.check()
         scene.check_end()
