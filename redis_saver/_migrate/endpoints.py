@@ -14,6 +14,7 @@ from typing_extensions import NotRequired, TypedDict
 from redis_saver._checkpoint.comparing import Record, Task
 from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._common.display import error_text, printable, shown
+from redis_saver._storage.envelopes import HEAD
 from redis_saver._storage.opaque import fingerprint
 from redis_saver._store.writing import StoredItem
 from redis_saver.errors import EndpointError, ItemMigrationError, RedisSaverError, ThreadMigrationError
@@ -93,12 +94,22 @@ class Source(Endpoint):
         return None
 
     def records(self, thread: str, wanted: Mapping[CheckpointKey, Entry]) -> Iterator[Record]:
-        """Iterate over these checkpoints of an outline, in this order. Deleted ones are skipped."""
+        """Iterate over these checkpoints of an outline, in this order. Deleted ones are skipped.
+
+        Raises:
+            ThreadMigrationError: A checkpoint cannot be read, or a saver over two tiers has encrypted it in its cold tier.
+        """
         for key, entry in wanted.items():
             with self.doing(f"checkpoint {shown(key[1])} of namespace {shown(key[0])}"):
                 saved = self._record(thread, key, entry)
-            if saved is not None:
-                yield saved
+            if saved is None:
+                continue
+            if HEAD in saved.metadata:
+                raise ThreadMigrationError(
+                    f"{self.name} has it as the cold tier of a saver with encryption=, and its keys do not open it here. "
+                    "In Python, use that saver as the source: migrate(TieredSaver(hot, cold), target)"
+                )
+            yield saved
 
     def _record(self, thread: str, key: CheckpointKey, entry: Entry) -> Record | None:
         """Return a checkpoint, or None if it was deleted."""

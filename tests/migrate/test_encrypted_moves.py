@@ -21,7 +21,7 @@ from redis_saver import RedisSaver
 from redis_saver._cli.main import main
 from redis_saver.encryption import ColdSerializer, Keyset
 from redis_saver.errors import EndpointError
-from redis_saver.migrate import amigrate, migrate, migrate_items, opened_store
+from redis_saver.migrate import amigrate, migrate, migrate_items, opened, opened_store
 
 pytestmark = [pytest.mark.plain("each of its tests sets encryption= itself"), pytest.mark.also_on()]
 NAMESPACES = [("acme", "user-1"), ("acme", "user-1", "notes"), ("globex", "user-2")]
@@ -188,3 +188,9 @@ async def test_two_tiers_and_cold_itself_are_encrypted_sources(tiers: Tiers) -> 
         with pytest.raises(EndpointError, match="thread 'acme:1' of .* is encrypted"):
             migrate(source, InMemorySaver(), threads=["acme:1"])
     assert migrate(saver, InMemorySaver(), threads=["acme:1"], plain=True).moved == 1
+    left = InMemorySaver()
+    with opened(tiers.url, target=False) as database:
+        for source in (PostgresSaver(cold.conn), database):
+            (failure,) = migrate(source, left, threads=["acme:1"], plain=True).failed
+            assert "as the cold tier of a saver with encryption=" in failure
+    assert not list(left.list(None))
