@@ -32,6 +32,7 @@ from tests.support.uniform import Target, Uniform, encryption
 from redis_saver import DecodeError, EncodeError, LimitExceeded, Limits, RedisSaver, ThreadDamaged, TieredSaver
 from redis_saver._common import names
 from redis_saver._checkpoint import delta, writing
+from redis_saver._engine.scripts import FORMAT
 from redis_saver.errors import FileDamaged
 from redis_saver._common import limits
 from redis_saver._common.limits import Allowance
@@ -406,8 +407,10 @@ def test_changed_stored_bytes_give_a_value_or_an_error(target: Target, seed: int
             except BaseException as error:
                 raise AssertionError(f"seed {seed}, number {number}, {what}, {name}: {error!r}"[:2000]) from error
         assert saver.get_tuple(config("other")) is not None
-        # The thread can always be deleted and recreated.
-        saver.delete_thread("thread")
+        # The thread can always be deleted and recreated, except one that a newer release seems to have stored.
+        if attempt(lambda: saver.delete_thread("thread")) != "value":
+            assert int(target.raw.hget(keys.data_key, "@state").split()[0]) > FORMAT
+            target.raw.delete(*keys)
         saver.put(WHERE, checkpoint({"n": 3}), {}, {"n": "1"})
         assert saver.get_tuple(WHERE).checkpoint["channel_values"] == {"n": 3}
 

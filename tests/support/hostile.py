@@ -19,11 +19,13 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from redis_saver import KeyConflict, KeyUnavailable, LimitExceeded, RedisSaver, ThreadBusy, FlushPaused, ThreadDamaged
-from redis_saver import ThreadNotFound
+from redis_saver import ThreadNotFound, UnsupportedFormat
 from redis_saver._storage.chunks import DIGEST, digest
 from redis_saver._storage.framing import pack
 
-ALLOWED = (FlushPaused, ThreadDamaged, LimitExceeded, KeyConflict, KeyUnavailable, ThreadBusy, ThreadNotFound)
+ALLOWED = (
+    FlushPaused, ThreadDamaged, LimitExceeded, KeyConflict, KeyUnavailable, ThreadBusy, ThreadNotFound, UnsupportedFormat,
+)  # fmt: skip
 """Errors that a call may raise; any other error fails the test."""
 MAX_REQUESTS = 400
 """Limit of requests per call. A call with more of them never ends, as its data has fewer pages."""
