@@ -174,7 +174,7 @@ class ColdSerializer(SerializerProtocol):
     Use it in an emergency. It decodes a value only after it has opened the value's envelope, and refuses anything else.
     A serializer does not see the row of a value. So unlike `TieredSaver`, it does not notice a value that was moved to
     another row, a thread without some of its rows, or a text or number in the JSON of a checkpoint, which Postgres
-    savers do not pass to it. Metadata of which Postgres stores JSON stay sealed: call `open(saved.metadata)`.
+    savers do not pass to it. Metadata that Postgres stores as JSON stay sealed: call `open(saved.metadata)`.
     """
 
     def __init__(

@@ -447,7 +447,7 @@ def others_wait(key: bytes) -> NotOwner:
 
 
 def value_changed(channel: str, changes: Sequence[object]) -> ValueChanged:
-    """Return the error for a value of which these parts would not come back equal."""
+    """Return the error for a value whose parts would not come back equal."""
     return ValueChanged(
         f"the value of channel {shown(channel)} would not come back equal: {'; '.join(map(str, changes))}. Nothing was "
         "written. Store a type that comes back, such as a list instead of a tuple or the value of an enum "

@@ -333,7 +333,7 @@ class _Chain:
         check_writes(self._known, [(write.task_id, write.channel) for write in writes], names.name_of(self._last[0]))
 
     def check_end(self, context: Context, address: config.Address, channels: Iterable[str]) -> None:
-        """Check that nothing that these channels need was removed behind the last ancestor.
+        """Check that nothing that these channels need was removed after the last ancestor.
 
         Prune keeps the ancestors of a `DeltaChannel` back to its snapshot. The metadata count the updates since that.
 

@@ -536,7 +536,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
             min_bytes: Only threads of at least this size.
             expires_within: Only threads that expire within this `timedelta`, or text such as `"1h"`.
             pinned: True: only pinned threads. False: only others.
-            dirty: True: only threads of which cold still lacks a part. False: only others. Without a cold saver no
+            dirty: True: only threads with records that cold still lacks. False: only others. Without a cold saver no
                 thread is dirty.
             owned: True: only threads with an owner (`own`) whose lease has not expired. False: only others. Over two
                 tiers, only hot's threads have owners.
@@ -582,7 +582,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
 
         Over two tiers hot is checked, and each of its checkpoints is compared with cold unless the thread is dirty.
 
-        Cost: the whole thread is read once, in pages of about half a megabyte. A longer value is a page by itself.
+        Cost: the whole thread is read once, in pages of about half a megabyte. A longer value has a page of its own.
         Values in chunks are read a second time. Memory holds all names and links, and one value at a time.
 
         Args:

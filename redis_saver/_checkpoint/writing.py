@@ -291,7 +291,7 @@ def _merged(context: Context, new: NewCheckpoint) -> tuple[CheckpointMetadata, b
 
 
 def _known_writes(context: Context, address: Address, metadata: Mapping[str, Any]) -> bytes:
-    """Return the known tasks with writes at a parent, of which a graph with a `DeltaChannel` rebuilds the child."""
+    """Return the known tasks with writes at a parent, from which a graph with a `DeltaChannel` rebuilds the child."""
     if not address.checkpoint_id or COUNTERS not in metadata or context.data_keys is None or context.cipher is None:
         return b""
     return context.data_keys.writes_of(context.cipher, address.checkpoint_ns, address.checkpoint_id)

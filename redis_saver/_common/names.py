@@ -191,7 +191,7 @@ class Keyspace:
         self.pattern: bytes = glob(self._stem) + b"*}:*"
         """SCAN pattern of the threads' keys."""
         self.dirty_pattern: bytes = self.pattern[:-1] + DIRTY
-        """SCAN pattern of dirty threads, of which cold lacks records."""
+        """SCAN pattern of dirty threads: cold lacks records of them."""
         self.intents_pattern: bytes = self.pattern[:-1] + INTENTS
         """SCAN pattern of threads with write intents: they are being written to cold, or their writer is gone."""
         self.unflushed: bytes = encode(prefix) + b":unflushed"

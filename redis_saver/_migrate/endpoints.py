@@ -97,7 +97,7 @@ class Source(Endpoint):
         """Iterate over these checkpoints of an outline, in this order. Deleted ones are skipped.
 
         Raises:
-            ThreadMigrationError: A checkpoint cannot be read, or a saver over two tiers has encrypted it in its cold tier.
+            ThreadMigrationError: A checkpoint cannot be read, or a saver over two tiers encrypted it for its cold tier.
         """
         for key, entry in wanted.items():
             with self.doing(f"checkpoint {shown(key[1])} of namespace {shown(key[0])}"):
@@ -106,8 +106,8 @@ class Source(Endpoint):
                 continue
             if HEAD in saved.metadata:
                 raise ThreadMigrationError(
-                    f"{self.name} has it as the cold tier of a saver with encryption=, and its keys do not open it here. "
-                    "In Python, use that saver as the source: migrate(TieredSaver(hot, cold), target)"
+                    f"{self.name} has it as the cold tier of a saver with encryption=, whose keys do not open it here. In "
+                    "Python, use that saver as the source: migrate(TieredSaver(hot, cold), target)"
                 )
             yield saved
 

@@ -87,7 +87,7 @@ def head(data: bytes, begin: int) -> tuple[type | None, int]:
 
 
 def end_of(data: bytes, begin: int) -> int:
-    """Return the end of the object at `begin`. It may lie behind the data, if that is not valid msgpack.
+    """Return the end of the object at `begin`. It may lie after the end of the data, if that is not valid msgpack.
 
     Raises:
         IndexError: The data ends within the object.

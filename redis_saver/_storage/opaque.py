@@ -96,7 +96,7 @@ _PLAIN = OpaqueSerializer()
 
 
 def same(value: Any, other: Any) -> bool:
-    """True if two values have the same bytes but for the order of sets, or compare as equal (1 and 1.0)."""
+    """True if two values have the same bytes except for the order of sets, or compare as equal (1 and 1.0)."""
     try:
         mine, its = _PLAIN.dumps_typed(value), _PLAIN.dumps_typed(other)
         return mine == its or _in_order(mine) == _in_order(its) or bool(value == other)

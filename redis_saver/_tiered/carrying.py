@@ -189,7 +189,7 @@ class Carrier(Direct):
 
 
 class Way(NamedTuple):
-    """How cold answers a call."""
+    """The way in which cold answers a call."""
 
     request: ColdCall
     """The call as cold gets it."""
@@ -215,11 +215,11 @@ class Way(NamedTuple):
 
 
 class _LossyTuple(CheckpointTuple):
-    """A checkpoint of which this process may not have decoded everything."""
+    """A checkpoint that this process may have decoded only in part."""
 
 
 class _LossyHistory(dict[str, DeltaChannelHistory]):
-    """Histories of which this process may not have decoded everything."""
+    """Histories that this process may have decoded only in part."""
 
 
 def is_lossy(answer: object) -> bool:

@@ -139,7 +139,7 @@ def _answer(tiers: Tiers, thread: str, begin: Call, need: Need, repairs: Iterato
 def _flush_first(tiers: Tiers, thread: str, writer: bytes, need: Need) -> Tiered[None]:
     """Flush a thread, or its deletion, before a write to cold.
 
-    If that fails, others may write the thread behind again at once.
+    If that fails, write-behind of the thread is allowed again at once.
     """
     if need == "nothing":
         yield from flushing.put_tombstone(tiers, thread, writer)

@@ -265,7 +265,7 @@ class SealedCold:
         with reading:
             metadata, checkpoint, parent, stored, *known = head
             versions, in_cold = checkpoint["channel_versions"], saved.checkpoint["channel_values"]
-            # Postgres answers True for a snapshot of which it has no value.
+            # Postgres answers True for a snapshot whose value it lacks.
             in_cold = {channel: value for channel, value in in_cold.items() if value is not True or channel in stored}
             if saved.parent_config is not None and configs.checkpoint_id(saved.parent_config) != parent:
                 raise ValueError(f"its parent is {shown(parent)}, and another one was put in its place")
@@ -411,7 +411,7 @@ def _each_row(
 
 
 class _Row:
-    """A row of cold, of which a long envelope is cut after its key."""
+    """A row of cold. A long envelope in it is cut after its key."""
 
     def __init__(self, kind: str, data: Any, serde: EnvelopeSerializer) -> None:
         """Find the envelope. `data` is the text of a head, or bytes.

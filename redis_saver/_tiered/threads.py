@@ -236,8 +236,8 @@ def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[
     """
     if not tiers.cold_is_postgres:
         raise NotImplementedError(
-            "on_busy='rollback' needs LangGraph's PostgresSaver as cold. Nothing was removed. Write on_busy='take', which "
-            "removes nothing"
+            "on_busy='rollback' needs LangGraph's PostgresSaver as cold. Nothing was removed. Write on_busy='take', "
+            "which removes nothing"
         )
     keys, deadline, repairs, asked = tiers.hot_context.keyspace.tier_keys(thread), until_busy(), 0, False
     while True:
