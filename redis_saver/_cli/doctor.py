@@ -6,7 +6,6 @@ import asyncio
 import gc
 import secrets
 import socket
-from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -25,17 +24,14 @@ from redis_saver._inspector.health import Answers, of_all_else, of_scripts, over
 from redis_saver._migrate.savers import our_prefixes
 from redis_saver.errors import ColdTimeout, EndpointError, KeyUnavailable, ThreadBusy, ThreadNotFound
 
-_LOOKS = 24
-"""Number of looks in a trend of `stats --watch`."""
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim", "ok": "green"}
 
 
 @command("stats", has_postgres=False)
-def _stats(servers: Servers, *, watch: bool = False, as_json: bool = JSON) -> int:
+def _stats(servers: Servers, *, as_json: bool = JSON) -> int:
     """Show numbers about threads (state, size, expiry, backlog) and the server (memory, commands per second).
 
     It scans all keys of the server, and reads no values.
-    With --watch it repeats that every two seconds, and shows trends.
     The calls of one process are counted by `stats()` in Python.
 
     Exit codes:
@@ -43,32 +39,20 @@ def _stats(servers: Servers, *, watch: bool = False, as_json: bool = JSON) -> in
         2: a URL or a login is wrong, or a package is missing.
     """
     with servers.savers() as savers:
-        past = defaultdict[str, deque[Any]](lambda: deque(maxlen=_LOOKS))
-        for clear in screen.looks(watch=watch):
-            counts, answers = overview(savers.source).counts, Answers(savers.hot)
-            server = answers.numbers()
-            if as_json:
-                screen.emit({"threads": counts, "server": server, "refused": list(answers.refused)})
-                continue
-            values = {name: value for name, value in {**counts, **server}.items() if value is not None}
-            for name, value in values.items():
-                past[name].append(value)
-            names = [name for name in values if not watch or any(past[name])]
-            rows = [(name.replace("_", " "), *_cells(past[name], watch=watch)) for name in names]
-            clear()
-            screen.table(("", "now", "change", "trend") if watch else ("", ""), rows, whole=("", "change", "trend"))
-            for finding in answers.unanswered():
-                screen.note(finding.what)
+        counts, answers = overview(savers.source).counts, Answers(savers.hot)
+        server = answers.numbers()
+    if as_json:
+        screen.emit({"threads": counts, "server": server, "refused": list(answers.refused)})
+        return 0
+    numbers = {name.replace("_", " "): value for name, value in {**counts, **server}.items() if value is not None}
+    screen.table(
+        ("", ""),
+        [(name, screen.named(value) if isinstance(value, str) else f"{value:,}") for name, value in numbers.items()],
+        whole=("",),
+    )
+    for finding in answers.unanswered():
+        screen.note(finding.what)
     return 0
-
-
-def _cells(past: Sequence[Any], *, watch: bool) -> Sequence[str]:
-    """Return a value of `stats` as cells: its text, and with `watch` its change and trend over the last looks."""
-    value = past[-1]
-    if isinstance(value, str):
-        return [screen.named(value), "", ""][: 3 if watch else 1]
-    change = round(value - past[0], 3)
-    return [f"{value:,}", f"{change:+,}" if change else "", screen.sparkline(past)][: 3 if watch else 1]
 
 
 # -- doctor

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import typer
@@ -18,15 +17,14 @@ from redis_saver._checkpoint.delta import unstored
 from redis_saver._checkpoint.threads import ANY, ThreadInfo, ThreadQuery, ThreadState
 from redis_saver._cli import screen
 from redis_saver._cli.options import JSON, MAX_NUMBER, command, past, span
-from redis_saver._cli.servers import Savers, Servers
+from redis_saver._cli.servers import Servers
 from redis_saver._common import times
 from redis_saver._common.config import Address
 from redis_saver._common.display import counted, printable, shown
-from redis_saver._inspector import picture
 from redis_saver._inspector.health import OTHER_PREFIX
 from redis_saver._inspector.rows import PREVIEWED, TreeRow, Turn, is_routine, list_threads, page_of, text_tree
+from redis_saver._inspector.source import Source
 from redis_saver._inspector.values import ago, gist, moment, nothing, owner_text, state_of
-from redis_saver._migrate.files import new_file
 from redis_saver.errors import EndpointError, ThreadNotFound
 
 STATES = {"orphaned": "red", "interrupted": "yellow", "failed": "red", "tool failed": "red", "active": ""}
@@ -55,8 +53,8 @@ def thread_json(info: Any) -> dict[str, Any]:
     return {**{name: getattr(info, name) for name in ThreadInfo._fields}, "state": state_of(info), **more}
 
 
-def thread_table(infos: Sequence[Any], *, has_cold: bool, before: Mapping[str, int] | None = None) -> None:
-    """Print threads as a table. `before` has earlier numbers of checkpoints by thread, to show how many came since."""
+def _thread_table(infos: Sequence[Any], *, has_cold: bool) -> None:
+    """Print threads as a table."""
     is_owned = any(info.owner is not None for info in infos)
     columns = ["thread", "state", "updated", "checkpoints", "bytes", "expires"]
     columns += [*(["tier", "lacking"] if has_cold else []), *(["owner"] if is_owned else [])]
@@ -64,8 +62,7 @@ def thread_table(infos: Sequence[Any], *, has_cold: bool, before: Mapping[str, i
     for info in infos:
         state, owner = state_of(info), "" if info.owner is None else owner_text(info.owner)
         row: list[str | Text] = [screen.named(info.thread_id), Text(state, STATES[state]), ago(info.updated_at)]
-        grown = info.checkpoints - (before or {}).get(info.thread_id, info.checkpoints if before is None else 0)
-        row += [f"{info.checkpoints:,}{f' ({grown:+,})' if grown else ''}", size(info.bytes), info.expires]
+        row += [f"{info.checkpoints:,}", size(info.bytes), info.expires]
         row += [info.tier, f"{info.lacking:,}"] if has_cold else []
         rows.append([*row, *([owner] if is_owned else [])])
     screen.table(columns, rows, right=("checkpoints", "bytes", "lacking"))
@@ -75,15 +72,9 @@ def _orphan_table(infos: Sequence[Any]) -> None:
     """Print orphaned threads as a table. The run, and since when, come first, because narrow terminals cut the rest."""
     rows = []
     for info in infos:
-        row = [screen.named(info.thread_id), screen.named(info.owner.run_id), ago(info.owner.lease_until)]
-        row += [
-            screen.named(info.owner.by),
-            ago(info.updated_at),
-            f"{info.checkpoints:,}",
-            size(info.bytes),
-            info.expires,
-        ]
-        rows.append(row)
+        owner = info.owner
+        row = [screen.named(info.thread_id), screen.named(owner.run_id), ago(owner.lease_until), screen.named(owner.by)]
+        rows.append([*row, ago(info.updated_at), f"{info.checkpoints:,}", size(info.bytes), info.expires])
     columns = ("thread", "run", "lease ended", "owner", "updated", "checkpoints", "bytes", "expires")
     whole = ("run", "lease ended") if all(len(row[1]) <= _UUID for row in rows) else ("lease ended",)
     screen.table(columns, rows, right=("checkpoints", "bytes"), whole=whole)
@@ -176,7 +167,6 @@ def _threads(
     owned: bool | None = typer.Option(None, "--owned/--free"),
     sort: _Order = "updated",
     limit: int = typer.Option(50, min=1, max=MAX_NUMBER),
-    watch: bool = False,
     as_json: bool = JSON,
 ) -> int:
     """List threads with their state, age, size and expiry.
@@ -205,31 +195,27 @@ def _threads(
     """
     between = updated_after, updated_before
     query = ThreadQuery(name_prefix, state, *between, min_bytes, expires_within, pinned, dirty, owned)
-    before: dict[str, int] | None = None
     with servers.savers() as savers:
-        for clear in screen.looks(watch=watch):
-            listing = list_threads(savers.source, query, "expires" if sort == "ttl" else sort, limit)
-            if not as_json:
-                clear()
-            for info in listing.damaged:
-                screen.note(f"damaged: {screen.named(info.thread_id)}: {printable(str(info.error))}")
-            if as_json:
-                for info in listing.threads:
-                    screen.emit(thread_json(info))
-                continue
-            if state == "orphaned":
-                _orphan_table(listing.threads)
-            else:
-                thread_table(listing.threads, has_cold=savers.has_cold, before=before)
-            before = {info.thread_id: info.checkpoints for info in listing.threads} if before is None else before
-            more = listing.count - len(listing.threads)
-            not_shown = f", {more:,} of them not shown" if more else ""
-            screen.note(f"{counted(listing.count, 'thread')}, {counted(listing.bytes, 'byte')}{not_shown}")
-            if query == ANY and not listing.count and not listing.damaged:
-                screen.note(f"none under prefix {screen.named(servers.prefix)}: {OTHER_PREFIX}")
-            elif "://" in name_prefix and not listing.count:
-                screen.note("PREFIX is the beginning of thread names: write the URL of the server after --redis")
-    return 1 if listing.damaged else 0
+        listing = list_threads(savers.source, query, "expires" if sort == "ttl" else sort, limit)
+    for info in listing.damaged:
+        screen.note(f"damaged: {screen.named(info.thread_id)}: {printable(str(info.error))}")
+    code = 1 if listing.damaged else 0
+    if as_json:
+        for info in listing.threads:
+            screen.emit(thread_json(info))
+        return code
+    if state == "orphaned":
+        _orphan_table(listing.threads)
+    else:
+        _thread_table(listing.threads, has_cold=savers.has_cold)
+    more = listing.count - len(listing.threads)
+    not_shown = f", {more:,} of them not shown" if more else ""
+    screen.note(f"{counted(listing.count, 'thread')}, {counted(listing.bytes, 'byte')}{not_shown}")
+    if query == ANY and not listing.count and not listing.damaged:
+        screen.note(f"none under prefix {screen.named(servers.prefix)}: {OTHER_PREFIX}")
+    elif "://" in name_prefix and not listing.count:
+        screen.note("PREFIX is the beginning of thread names: write the URL of the server after --redis")
+    return code
 
 
 @command("show", _CODES, reads=True)
@@ -240,7 +226,6 @@ def _show(
     *,
     ns: str = "",
     values: bool = False,
-    raw: bool = False,
     as_json: bool = JSON,
 ) -> int:
     """Show a thread and one of its checkpoints: channels, metadata and pending writes.
@@ -248,23 +233,21 @@ def _show(
     Options:
         checkpoint CHECKPOINT: Id of a checkpoint, or the beginning or end of one. Default: the newest checkpoint.
         values: Show whole values.
-        raw: Show the type and the bytes of serialized values.
     """
-    with servers.savers(readable=not raw) as savers:
+    with servers.savers() as savers:
         info = savers.thread(thread)
         address = Address(thread, ns, checkpoint)
         saved = savers.source.search(address) if checkpoint else savers.source.find(address)
         if saved is None and ns:
             namespace = f"namespace {shown(ns)} of thread {shown(thread)}"
             raise ThreadNotFound(f"{namespace} is not there: redis-saver tree lists all namespaces and checkpoints")
-        view = _Values(savers, whole=values, raw=raw)
         if as_json:
-            screen.emit({**thread_json(info), "checkpoint": saved and view.as_json(saved)})
+            screen.emit({**thread_json(info), "checkpoint": saved and _checkpoint_json(saved)})
             return 0
         for name, text in _about_thread(info):
             screen.line(f"{name:12}{text}")
         if saved:
-            view.show(saved)
+            _show_checkpoint(saved, savers.source, whole=values)
     return 0
 
 
@@ -282,73 +265,50 @@ def _about_thread(info: Any) -> Iterator[tuple[str, str]]:
         yield "tier", f"{info.tier}, cold lacks {info.lacking:,} records"
 
 
-class _Values:
-    """Shows a checkpoint with its values."""
+def _show_checkpoint(saved: CheckpointTuple, source: Source, *, whole: bool) -> None:
+    """Print a checkpoint with its channels and pending writes."""
+    metadata: Any = saved.metadata
+    by, parent = screen.named(str(metadata.get("source", "-"))), screen.named(_parent(saved))
+    screen.line(f"checkpoint  {screen.named(saved.checkpoint['id'])}")
+    screen.line(f"  step {metadata.get('step', '-')}, {by}, parent {parent}")
+    if run := metadata.get("run_id"):
+        screen.line(f"  run {screen.named(str(run))}")
+    stored = saved.checkpoint["channel_values"]
+    missing = sorted(unstored(saved.metadata) - stored.keys())
+    values = {**stored, **source.chats(saved, missing)}
+    screen.line("channels" if values else "no channel has a value")
+    _print_values([(name, type(value).__name__, value) for name, value in values.items()], whole=whole)
+    if missing := [name for name in missing if name not in values]:
+        screen.note(f"not shown: {names(missing)}. {_DELTA}")
+    if saved.pending_writes:
+        screen.line("pending writes")
+        _print_values(saved.pending_writes, whole=whole)
 
-    def __init__(self, savers: Savers, *, whole: bool, raw: bool) -> None:
-        self._whole, self._raw, self._source = whole, raw, savers.source
-        serde: Any = savers.hot.serde
-        self._serde = getattr(serde, "serde", serde)  # the serializer below the encryption
 
-    def show(self, saved: CheckpointTuple) -> None:
-        """Print a checkpoint with its channels and pending writes."""
-        metadata: Any = saved.metadata
-        source, parent = screen.named(str(metadata.get("source", "-"))), screen.named(_parent(saved))
-        screen.line(f"checkpoint  {screen.named(saved.checkpoint['id'])}")
-        screen.line(f"  step {metadata.get('step', '-')}, {source}, parent {parent}")
-        if run := metadata.get("run_id"):
-            screen.line(f"  run {screen.named(str(run))}")
-        stored = saved.checkpoint["channel_values"]
-        missing = sorted(unstored(saved.metadata) - stored.keys())
-        values = {**stored, **({} if self._raw else self._source.chats(saved, missing))}
-        channels = [[screen.named(name), type(value).__name__, *self._texts(value)] for name, value in values.items()]
-        screen.line("channels" if channels else "no channel has a value")
-        self._print(channels)
-        if missing := [name for name in missing if name not in values]:
-            screen.note(f"not shown: {names(missing)}. {_DELTA}")
-        writes = saved.pending_writes or ()
-        if pending := [[screen.named(task), screen.named(name), *self._texts(value)] for task, name, value in writes]:
-            screen.line("pending writes")
-            self._print(pending)
-
-    def _print(self, lines: Sequence[Sequence[str]]) -> None:
-        if not (self._whole or self._raw):
-            screen.table(("", "", ""), lines)
-            return
-        for name, kind, *texts in lines:
-            screen.line(f"{name} ({kind}):" if len(texts) > 1 else f"{name} ({kind}): {texts[0]}")
-            for text in texts if len(texts) > 1 else ():
-                screen.line(f"  {text}")
-
-    def _texts(self, value: Any) -> Sequence[str]:
-        """Return the lines of a value: one, or one for each message if whole values are shown."""
-        if self._raw:
-            kind, data = self._serde.dumps_typed(value)
-            return [f"{screen.named(kind)} {data!r}"]
-        if not self._whole:
-            return [short(value)]
+def _print_values(values: Sequence[tuple[str, str, Any]], *, whole: bool) -> None:
+    """Print values, each with two names: in one line, or whole, with a line for each message."""
+    if not whole:
+        screen.table(("", "", ""), [(screen.named(one), screen.named(other), short(of)) for one, other, of in values])
+        return
+    for one, other, value in values:
+        head = f"{screen.named(one)} ({screen.named(other)}):"
         each = value if isinstance(value, list) and any(isinstance(item, BaseMessage) for item in value) else [value]
-        return [repr(screen.plain(item)) for item in each]
+        texts = [repr(screen.plain(item)) for item in each]
+        screen.line("\n  ".join([head, *texts]) if len(texts) > 1 else f"{head} {texts[0]}")
 
-    def as_json(self, saved: CheckpointTuple) -> Any:
-        """Return the checkpoint for JSON."""
 
-        def plain(value: Any) -> Any:
-            if not self._raw:
-                return screen.plain(value)
-            kind, data = self._serde.dumps_typed(value)
-            return {"type": kind, "hex": data.hex()}
-
-        writes = saved.pending_writes or ()
-        return {
-            "id": saved.checkpoint["id"],
-            "ts": saved.checkpoint.get("ts"),
-            "parent": _parent(saved),
-            "metadata": saved.metadata,
-            "channels": {name: plain(value) for name, value in saved.checkpoint["channel_values"].items()},
-            "not_stored": sorted(unstored(saved.metadata)),
-            "pending_writes": [{"task_id": task, "channel": name, "value": plain(of)} for task, name, of in writes],
-        }
+def _checkpoint_json(saved: CheckpointTuple) -> Any:
+    """Return a checkpoint for JSON."""
+    writes = saved.pending_writes or ()
+    return {
+        "id": saved.checkpoint["id"],
+        "ts": saved.checkpoint.get("ts"),
+        "parent": _parent(saved),
+        "metadata": saved.metadata,
+        "channels": saved.checkpoint["channel_values"],
+        "not_stored": sorted(unstored(saved.metadata)),
+        "pending_writes": [{"task_id": task, "channel": name, "value": value} for task, name, value in writes],
+    }
 
 
 def _parent(saved: CheckpointTuple) -> str | None:
@@ -366,7 +326,6 @@ def _tree(
     failed: bool = False,
     before: datetime | None = typer.Option(None, parser=past),
     limit: int | None = typer.Option(None, min=1, max=MAX_NUMBER),
-    svg: Path | None = None,
     as_json: bool = JSON,
 ) -> int:
     """Draw the newest turns of a thread, oldest first: what each node said, forks, questions to humans, and failures.
@@ -386,7 +345,6 @@ def _tree(
             then the newest one before.
         limit N: Read the newest N checkpoints, 50 in a round trip. Default: 100, or 2,000 with --turn, --find or
             --failed.
-        svg FILE: Write these turns as a picture to this new file instead.
     """
     is_search = turn is not None or bool(find) or failed
     most = limit or (_SEARCHED if is_search else _TREE)
@@ -396,9 +354,7 @@ def _tree(
         entries = savers.source.entries(thread, ns, until, most + 1, longest=PREVIEWED)
     grouped, older = page_of(entries, most)
     shown = [one for one in grouped if _is_wanted(one, turn, find, failed=failed)]
-    if svg is not None:
-        _draw(svg, picture.svg(thread, shown), sum(len(one.rows) for one in shown), as_json=as_json)
-    elif as_json:
+    if as_json:
         for _, its_turn, row in text_tree(shown):
             screen.emit(tree_json(thread, its_turn, row))
     else:
@@ -429,19 +385,6 @@ def _print_tree(turns: Sequence[Turn]) -> None:
         screen.table(
             columns, cells, right=("turn", "bytes"), ids=("checkpoint",), whole=("", "created (UTC)"), least=_SAYS
         )
-
-
-def _draw(svg: Path, drawing: str, checkpoints: int, *, as_json: bool) -> None:
-    name = screen.named(str(svg))
-    if svg.exists() or svg.is_symlink():
-        raise EndpointError(f"--svg {name}: it exists already; write another name, or remove it. Nothing was written")
-    try:
-        with new_file(svg) as file:
-            file.write(drawing.encode())
-    except OSError as error:
-        raise EndpointError(f"--svg {name}: {printable(str(error))}") from error
-    report = {"file": str(svg), "checkpoints": checkpoints}
-    screen.show(report, f"{name}: {counted(checkpoints, 'checkpoint')}", as_json=as_json)
 
 
 @command("diff", _CODES, reads=True)

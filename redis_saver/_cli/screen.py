@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -21,7 +20,6 @@ from rich.text import Text
 
 from redis_saver._common.display import shown
 
-_BARS = "▁▂▃▄▅▆▇█"
 _DEEPEST = 100
 _GAP = 2
 """Blanks between two columns."""
@@ -48,23 +46,6 @@ def named(name: str | None) -> str:
     if name is None:
         return "-"
     return name if name.isprintable() and name.strip() == name and name[:1] not in ("", "'", '"') else shown(name)
-
-
-def looks(*, watch: bool) -> Iterator[Callable[[], None]]:
-    """Yield once, or with `watch` every two seconds until Ctrl-C.
-
-    The yielded function clears the terminal, except the first time. Call it when the next results are there.
-    """
-    yield lambda: None
-    while watch:
-        time.sleep(2)
-        yield _console().clear
-
-
-def sparkline(values: Sequence[float]) -> str:
-    """Draw numbers as bars, from the smallest to the largest of them."""
-    least, span = min(values), max(values) - min(values)
-    return "".join(_BARS[int((value - least) / span * (len(_BARS) - 1)) if span else 0] for value in values)
 
 
 @contextmanager

@@ -26,7 +26,6 @@ from redis_saver._migrate.savers import our_prefixes
 from redis_saver._serde.serializer import StrictSerializer
 from redis_saver._storage.context import Context
 from redis_saver._store import store as stores
-from redis_saver._store.embedding import embedder_of
 from redis_saver._tiered.saver import TieredSaver
 from redis_saver.encryption import Encryption
 from redis_saver.errors import EndpointError, KeyConflict, ThreadNotFound
@@ -175,8 +174,8 @@ class Servers(NamedTuple):
                 raise EndpointError(f"--postgres: {printable(str(error))}{remedy}") from error
 
     @contextmanager
-    def memory(self, index: Any = None) -> Iterator[Memory]:
-        """Open the store and the cache in Redis. An index can only search.
+    def memory(self) -> Iterator[Memory]:
+        """Open the store and the cache in Redis.
 
         Raises:
             EndpointError: The URL is invalid, or the server cannot be reached.
@@ -186,7 +185,7 @@ class Servers(NamedTuple):
             store: Any = endpoint.store
             driver: Any = stores.driver_of(store)
             values = stores.context_of(store).values._replace(serde=_readable_serializer())
-            store._context = store._context._replace(values=values, embedder=embedder_of(index))  # noqa: SLF001
+            store._context = store._context._replace(values=values)  # noqa: SLF001
             yield Memory(store, RedisCache(driver.client, prefix=self.prefix))
 
 

@@ -124,7 +124,7 @@ def test_commands_read_encrypted_threads_with_keys(place: Place, monkeypatch: py
     furnish(place.saver("old"))
     where, given = place.where, ("--keys-file", place.file("old"))
     for words in (
-        ["show", "thread"], ["show", "thread", "--raw"], ["tree", "thread"], ["writes", "thread"],
+        ["show", "thread"], ["tree", "thread"], ["writes", "thread"],
         ["diff", "thread", "c000000", "c000001"], ["history", "thread", "texts"], ["check", "thread"],
     ):  # fmt: skip
         out, _ = place.run(*words, *where, *given)

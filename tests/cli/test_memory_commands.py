@@ -106,20 +106,9 @@ def test_what_an_agent_remembers_of_a_user_takes_one_command(place: Place) -> No
     place.run("item", "memories", "user-7", "nope", code=1)
 
 
-def test_items_are_searched_as_the_store_does_with_scores(place: Place) -> None:
-    with place.store(index={"dims": MODEL.dims, "embed": MODEL, "fields": ["text"]}) as store:
-        fill(store)
-        expected = [(one.key, one.score) for one in store.search(("memories",), query="tea cold")]
-    model = "tests.support.embedding:MODEL"
-    found = place.json("items", "memories", "--query", "tea cold", "--embed", model)
-    assert [(one["key"], one["score"]) for one in found] == expected and expected[0][0] == "likes"
-    assert "score" in place.run("items", "memories", "--query", "tea", "--embed", model)
-    for words, said in {
-        ("--query", "tea"): "--query needs --embed", ("--embed", model): "needs --query",
-        ("--filter", "{"): "no JSON", ("--query", "a", "--embed", "tests.nowhere:x"): "--embed tests.nowhere:x",
-        ("a..b",): "is empty",
-    }.items():  # fmt: skip
-        place.run("items", "memories", *words, code=2)
+def test_an_invalid_filter_or_namespace_is_named(place: Place) -> None:
+    for words, said in {("memories", "--filter", "{"): "no JSON", ("a..b",): "is empty"}.items():
+        place.run("items", *words, code=2)
         assert said in place.err
 
 
