@@ -116,7 +116,6 @@ def app(
     source, secret = Source(saver), derived(token, b"form")
     say = partial(_said, is_masked=bool(mask))
     about = {"allow_changes": allow_changes, "form_token": secret, "has_cold": source.tiers is not None, "say": say}
-    about["has_file"] = source.tiers is None and not mask
     pages = Pages(about)
     turns = BoundedSemaphore(VALUES_AT_ONCE)
     fallback = FallbackToRedis(say)
@@ -171,7 +170,7 @@ def _answers_of(
     )  # fmt: skip
 
     answering = partial(_answering, pages, check=check)
-    answers = {"": answering(threads.threads, nullcontext()), "export": answering(threads.export, BoundedSemaphore(1))}
+    answers = {"": answering(threads.threads, nullcontext())}
     answers |= {make.__name__: answering(make, nullcontext()) for make in light}
     return answers | {make.__name__: answering(make, turns) for make in heavy}
 

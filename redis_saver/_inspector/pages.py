@@ -13,9 +13,8 @@ from urllib.parse import parse_qsl, urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
-from starlette.background import BackgroundTask
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, Response
+from starlette.responses import HTMLResponse, Response
 
 from redis_saver import __version__
 from redis_saver._common import times
@@ -182,10 +181,6 @@ class Pages:
             return Response(status_code=status)
         if "json" in values:
             return Response(values["json"], media_type="application/json")
-        if "folder" in values:
-            folder: Any = values["folder"]  # removed when the file was sent
-            removal = BackgroundTask(folder.cleanup)
-            return FileResponse(values["path"], filename="thread", background=removal)
         root = root_of(request)
 
         def link(to: str, where: Address | None = None, **arguments: Any) -> str:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import Any, cast
 
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
@@ -17,7 +16,7 @@ from langgraph.checkpoint.serde.types import TASKS
 from redis_saver._checkpoint import auditing, copying, delta, listing, reading, threads
 from redis_saver._checkpoint.auditing import Entry, Size, VersionInfo, WriteHead, WriteInfo
 from redis_saver._checkpoint.comparing import CheckpointDiff, compare, differs
-from redis_saver._checkpoint.saver import Saver, context_of, driver_of, with_context
+from redis_saver._checkpoint.saver import Saver, context_of, driver_of
 from redis_saver._checkpoint.threads import ThreadInfo, ThreadQuery
 from redis_saver._common import config as configs, names, postgres, times
 from redis_saver._common.config import Address
@@ -25,13 +24,10 @@ from redis_saver._common.display import kind_of, printable, shown
 from redis_saver._engine.requests import Argument, Command, Operation, Page
 from redis_saver._engine.runner import Pump
 from redis_saver._inspector.values import is_chat
-from redis_saver._migrate.engine import migrate
-from redis_saver._migrate.files import ThreadFile
 from redis_saver._storage import codec
 from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.context import Context
 from redis_saver._storage.keyed import with_key
-from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver._tiered.requests import ColdCall, Tiered, with_own_errors
 from redis_saver._tiered.saver import TwoTiers, driver_over, tiers_of
 from redis_saver._tiered.thread_info import in_both, threads_of, tiered_threads
@@ -180,20 +176,6 @@ class Source:
         return driver_of(self.hot).stream(stream)
 
     # -- checkpoints
-
-    def export(self, thread: str, folder: Path) -> Path:
-        """Write a thread in Redis, plain, to a file that `redis-saver import` reads. A round trip for each checkpoint.
-
-        Raises:
-            EndpointError: The thread could not be moved unchanged.
-        """
-        path, serde = folder / "thread", OpaqueSerializer()
-        saver = with_context(self.hot, self._context._replace(serde=serde))
-        with ThreadFile.opened(path, serde, target=True) as target:
-            report = migrate(saver, target, threads=[thread], sample=0, plain=True)
-        if report.failed:
-            raise EndpointError("; ".join(report.failed))
-        return path
 
     def copy(self, thread: str, target: str, newest: str) -> None:
         """Copy a thread in Redis, up to a checkpoint, over another one."""

@@ -7,8 +7,6 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from redis_saver._checkpoint.auditing import Entry
@@ -30,7 +28,7 @@ from redis_saver._inspector.rows import (
     tokens_of,
 )
 from redis_saver._inspector.source import Source
-from redis_saver._inspector.values import STATES, Hides, nothing, state_of, unmarked
+from redis_saver._inspector.values import STATES, Hides, state_of, unmarked
 from redis_saver.errors import DecodeError, KeyUnavailable, ThreadNotFound
 
 ROWS = 100
@@ -124,21 +122,6 @@ class ThreadPages:
         """Return namespace and id of each checkpoint that has a text and, with `only_failed`, failed."""
         rows = [row for turn in turns for row in turn.rows if row.has_failed or not only_failed]
         return {row.entry[:2] for row in rows if not text or row.has(text, self._hides)}
-
-    def export(self, arguments: Query) -> Values:
-        """Return a thread in Redis as the file that `redis-saver import` reads."""
-        name = needed(arguments, "thread")
-        if self._hides is not nothing:
-            raise Refused("a file has all values of a thread, so it is not made while --mask hides some")
-        if self._source.tiers is not None:
-            raise Refused("a file of one tier may lack checkpoints. The command redis-saver export reads the cold tier")
-        self._source.thread(name)
-        folder = TemporaryDirectory(prefix="redis-saver-")
-        try:
-            return {"folder": folder, "path": self._source.export(name, Path(folder.name))}
-        except BaseException:
-            folder.cleanup()
-            raise
 
     def newer(self, arguments: Query) -> Values:
         """Tell htmx if a thread has changed since its page was made. Otherwise the answer is empty."""

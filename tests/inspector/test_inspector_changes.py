@@ -1,22 +1,18 @@
-"""Changes of the inspector: each is confirmed first. And the download of a thread."""
+"""Changes of the inspector: each is confirmed first."""
 
 from __future__ import annotations
 
 import json
 import re
-import tempfile
 from html import unescape
-from pathlib import Path
 from typing import Any
 
 import fakeredis
 import httpx
 import pytest
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from redis_saver import RedisCache, RedisLLMCache, RedisSaver, RedisStore, TieredSaver, inspector
-from redis_saver._cli.main import main
+from redis_saver import RedisCache, RedisLLMCache, RedisSaver, RedisStore, inspector
 from tests.inspector.test_inspector_pages import page
 from tests.support.embedding import MODEL
 from tests.support.factories import chain, config, put
@@ -118,37 +114,6 @@ async def test_hostile_names_are_changed_by_clicks() -> None:
             (url,) = [one for one in links(listed) if one.startswith("/thread?id=")]
             effect, _ = await Clicks(client).confirmed(url, "delete")
             assert "1 checkpoint" in effect and saver.get_thread(name) is None
-
-
-async def test_a_thread_is_downloaded_as_import_reads_it(
-    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saver = writer(target.url, target.prefix)
-    make_thread(saver, "t <b>")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # others use the common folder
-    async with browser(target.uniform().saver) as client:
-        (url,) = [one for one in links((await client.get("/thread?id=t+%3Cb%3E")).text) if "/export?" in one]
-        answer = await client.get(url)
-        assert answer.status_code == 200 and "attachment" in answer.headers["content-disposition"]
-        assert (await client.get("/export?thread=nobody")).status_code == 404
-    assert not [*tmp_path.iterdir()]
-    file = tmp_path / "thread"
-    file.write_bytes(answer.content)
-    words = ["import", str(file), target.url, "--target-prefix", f"{target.prefix}-copy"]
-    assert main(words) == 0
-    copy = writer(target.url, f"{target.prefix}-copy")
-    wanted = {"configurable": {"thread_id": "t <b>"}}
-    assert [one.checkpoint for one in copy.list(wanted)] == [one.checkpoint for one in saver.list(wanted)]
-    assert [one.pending_writes for one in copy.list(wanted)] == [one.pending_writes for one in saver.list(wanted)]
-
-
-async def test_a_file_would_show_masked_values_and_lack_what_only_cold_has() -> None:
-    saver = embedded()
-    make_thread(saver, "t")
-    async with browser(TieredSaver(saver, InMemorySaver())) as client:
-        assert (await client.get("/export?thread=t")).status_code == 400
-    async with browser(saver, mask=["password"]) as client:
-        assert (await client.get("/export?thread=t")).status_code == 400
 
 
 # -- pages of a store and of caches

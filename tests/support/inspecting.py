@@ -180,7 +180,7 @@ async def crawled(client: httpx.AsyncClient, start: str = "/", limit: int = 150)
     found, left = dict[str, str](), [start]
     while left and len(found) < limit:
         url = left.pop(0).partition("#")[0]
-        if not url or url in found or "/static/" in url or "/export?" in url:
+        if not url or url in found or "/static/" in url:
             continue
         if urlsplit(url).path.startswith("/docs"):
             continue  # `test_inspector_docs.py` opens these
