@@ -206,12 +206,6 @@ def compare(serde: SerializerProtocol, first: CheckpointTuple, second: Checkpoin
     return CheckpointDiff(thread, ns, *ids, tuple(channels), tuple(not_compared))
 
 
-def differs(serde: SerializerProtocol, one: object, other: object) -> bool:
-    """True if two values differ by the rules of `compare`."""
-    with encoding("a value, to compare it"):
-        return any(True for _ in _Comparison(serde).changes(one, other))
-
-
 class _Comparison:
     """The comparison of two values. It uses a list instead of recursion, as values may be nested deeply."""
 

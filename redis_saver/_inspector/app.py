@@ -165,9 +165,7 @@ def _answers_of(
     """Return a function for each path. Pages that read values wait until one of the `turns` is free, and then check."""
     threads, checkpoints = ThreadPages(source, mask.hides if mask else nothing), CheckpointPages(source, mask)
     light = (threads.server, threads.newer, threads.cost, threads.channel, threads.writes)
-    heavy = (
-        threads.thread, checkpoints.checkpoint, checkpoints.value, checkpoints.first, checkpoints.diff, checkpoints.json
-    )  # fmt: skip
+    heavy = (threads.thread, checkpoints.checkpoint, checkpoints.value, checkpoints.diff, checkpoints.json)
 
     answering = partial(_answering, pages, check=check)
     answers = {"": answering(threads.threads, nullcontext())}

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, TASKS, SendProtocol
 
-from redis_saver._checkpoint.auditing import Entry, Size
-from redis_saver._checkpoint.delta import unstored
+from redis_saver._checkpoint.auditing import Size
 from redis_saver._common.config import Address, address
 from redis_saver._inspector.pages import (
     Query,
@@ -29,14 +26,13 @@ from redis_saver._inspector.pages import (
     read_address,
 )
 from redis_saver._inspector.rows import EMPTIED, PREVIEWED, is_own, is_routine, task_state, triggered
-from redis_saver._inspector.source import SECONDS, Source, elements_of
+from redis_saver._inspector.source import Source, elements_of
 from redis_saver._inspector.values import (
     CHILDREN,
     At,
     Mask,
     Trees,
     chat,
-    elements,
     has_failed,
     is_chat,
     messages_in,
@@ -240,12 +236,6 @@ class CheckpointPages:
         page = {"first": first, "length": CHILDREN, "count": count}
         return {**shown.location, **page, "tree_": tree, "messages": messages}
 
-    def first(self, arguments: Query) -> Values:
-        """Show the checkpoint that last changed a value, or a part of it."""
-        shown = self._part(arguments)
-        change = first_change(self._small, shown.saved, shown.channel, shown.names, shown.at)
-        return {**shown.location, "change": change}
-
     def _part(self, arguments: Query, *, of_any_size: bool = False) -> _Part:
         """Read the part of a value that a URL names.
 
@@ -287,108 +277,6 @@ class CheckpointPages:
         before = None if change.kind == "added" else make(name, change.before)
         after = None if change.kind == "removed" else make(name, change.after)
         return {"path": path, "before": before, "after": after}
-
-
-STEPS = 10_000
-"""Maximum number of ancestors to read."""
-
-
-class FirstChange(NamedTuple):
-    """The checkpoint that last changed a value."""
-
-    where: Address
-    """The oldest of the successive checkpoints that have the value."""
-    parent: Address | None
-    """Its parent, which has another value or none. None if the checkpoint has no parent."""
-    step: int | None
-    source: str | None
-    looked: int
-    """Number of checkpoints that were read."""
-    is_partial: bool
-    """True if the change may be older: the time was up, or an ancestor is gone or does not store the value."""
-
-
-def first_change(source: Source, saved: CheckpointTuple, channel: str, names: Sequence[Any], at: At) -> FirstChange:
-    """Walk back from a checkpoint to the one that last changed a value, or a part of it.
-
-    Versions show where the channel changed. Values are only read there, and only for a part of a value.
-    """
-    start, end = address(saved.config), time.monotonic() + SECONDS
-    value = saved.checkpoint["channel_values"][channel]
-    steps = _steps(value, names)
-    part = _at(value, steps)
-    first: Entry | None = None
-    looked, is_partial = 0, True
-    for entry in source.ancestors(start, end):
-        if first is not None:
-            if looked >= STEPS or time.monotonic() > end:
-                break
-            if entry.versions.get(channel) != first.versions.get(channel):
-                where = start._replace(checkpoint_id=entry.id)
-                is_same = _is_same(source, where, entry, channel, steps, part) if at else False
-                if not is_same:
-                    is_partial = is_same is None
-                    break
-        first, looked, is_partial = entry, looked + 1, entry.parent is not None
-    if first is None:
-        return FirstChange(start, None, None, None, looked, is_partial)
-    parent = start._replace(checkpoint_id=first.parent) if first.parent else None
-    return FirstChange(start._replace(checkpoint_id=first.id), parent, first.step, first.source, looked, is_partial)
-
-
-def _is_same(
-    source: Source, where: Address, entry: Entry, channel: str, steps: Sequence[Any], part: object
-) -> bool | None:
-    """True if a checkpoint has the same part of a value. None if it stores none, or one that is too large to read."""
-    if channel not in entry.present and channel in unstored(entry.metadata):
-        return None
-    try:
-        value = source.channel(where, channel) if channel in entry.present else None
-    except LimitExceeded:
-        return None
-    return source.same(_at(value, steps), part)
-
-
-class _Message(NamedTuple):
-    """A step to a message by its id, because its position may differ in other versions of the list."""
-
-    id: str
-    position: int
-
-
-_NOTHING = object()
-"""Placeholder for a missing part."""
-
-
-def _steps(value: Any, names: Sequence[Any]) -> list[Any]:
-    """Return steps that lead to the same part of a value in all its versions.
-
-    The steps end at a set, because its elements have no positions.
-    """
-    steps = list[Any]()
-    for name in names:
-        if isinstance(value, (set, frozenset)):
-            break
-        inner = _inside(value, name)
-        is_named = isinstance(value, (list, tuple)) and isinstance(inner, BaseMessage) and isinstance(inner.id, str)
-        steps.append(_Message(inner.id, name) if is_named else name)
-        value = inner
-    return steps
-
-
-def _at(value: Any, steps: Sequence[Any]) -> Any:
-    """Follow steps into a value."""
-    for step in steps:
-        value = _inside(value, step)
-    return value
-
-
-def _inside(value: Any, step: Any) -> Any:
-    parts = elements(value) or ()
-    if isinstance(step, _Message):
-        with_id = {at: item for at, item in parts if isinstance(item, BaseMessage) and item.id == step.id}
-        return with_id.get(step.position, next(iter(with_id.values()), _NOTHING))
-    return next((item for name, item in parts if type(name) is type(step) and (name is step or name == step)), _NOTHING)
 
 
 _CALLER = "00000000-0000-0000-0000-000000000000"

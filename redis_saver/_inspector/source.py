@@ -15,7 +15,7 @@ from langgraph.checkpoint.serde.types import TASKS
 
 from redis_saver._checkpoint import auditing, copying, delta, listing, reading, threads
 from redis_saver._checkpoint.auditing import Entry, Size, VersionInfo, WriteHead, WriteInfo
-from redis_saver._checkpoint.comparing import CheckpointDiff, compare, differs
+from redis_saver._checkpoint.comparing import CheckpointDiff, compare
 from redis_saver._checkpoint.saver import Saver, context_of, driver_of
 from redis_saver._checkpoint.threads import ThreadInfo, ThreadQuery
 from redis_saver._common import config as configs, names, postgres, times
@@ -388,10 +388,6 @@ class Source:
         found = self.histories(where, [name for name in missing if name not in large])
         written = {name: elements_of(history) for name, history in found.items()}
         return {**{name: [] for name in channels}, **written, **here, **dict.fromkeys(large)}
-
-    def same(self, one: object, other: object) -> bool:
-        """True if a comparison of checkpoints finds two values equal."""
-        return not differs(self.hot.serde, one, other)
 
     def _cold(self, method: str, arguments: Sequence[Any], options: dict[str, Any]) -> Any:
         if self.tiers is None:

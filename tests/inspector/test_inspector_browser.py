@@ -136,7 +136,7 @@ def pages(shown: Shown) -> list[str]:
         shown.url("checkpoint", **chat),
         shown.url("writes", **chat),
     ]
-    found += [shown.url(view, channel="messages", **chat) for view in ("channel", "value", "first")]
+    found += [shown.url(view, channel="messages", **chat) for view in ("channel", "value")]
     found += [shown.url("checkpoint", thread="fails"), shown.url("thread", id="nobody")]
     newest, parent = (
         one.config["configurable"]["checkpoint_id"] for one in shown.saver.list(config("user-1:chat"), limit=2)

@@ -22,7 +22,7 @@ from starlette.routing import Mount
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver, inspector
 from redis_saver._checkpoint.auditing import Entry
-from redis_saver._inspector import app, checkpoint_pages, rows, thread_pages
+from redis_saver._inspector import app, rows, thread_pages
 from redis_saver._inspector.source import Source
 from tests.support.factories import chain, config, put
 from tests.support.inspecting import HOSTILE, SECRET, TOKEN, browser, check_markup, crawled, embedded, links
@@ -53,7 +53,7 @@ async def test_all_links_work_on_every_server(target: Target) -> None:
     async with browser(target.uniform().saver) as client:
         found = await crawled(client, limit=80)
     views = {url.partition("?")[0] for url in found}
-    assert views >= {"/", "/thread", "/checkpoint", "/diff", "/channel", "/writes", "/first"}
+    assert views >= {"/", "/thread", "/checkpoint", "/diff", "/channel", "/writes"}
     for text in found.values():
         check_markup(text)
 
@@ -234,60 +234,6 @@ async def test_a_comparison_shows_only_changed_channels(looked_at: RedisSaver) -
     assert "No channel differs" in same
 
 
-async def since(saver: Any, where: Any, **asked: Any) -> tuple[str, bool]:
-    """Return the checkpoint that a value dates from, and true if the value may be older."""
-    text = await opened(saver, page("first", thread="t", id=where["configurable"]["checkpoint_id"], **asked))
-    return re.findall(r'class="id"[^>]*>([^<]*)</a>', text)[0], "at least since" in text
-
-
-async def test_since_when_finds_the_checkpoint_that_changed_a_part() -> None:
-    saver = embedded()
-    uniform, where = Uniform(saver), config("t")
-    for at in range(6):
-        value = {"kept": "old" if at < 2 else "new", "count": at}
-        versions = {"facts": f"{at:032}.1", "still": "1"}
-        where = await put(uniform, where, {"facts": value, "still": 1}, versions=versions, checkpoint_id=f"{at}")
-    assert await since(saver, where, channel="facts") == ("5", False)
-    assert await since(saver, where, channel="facts", at="1") == ("5", False)
-    assert await since(saver, where, channel="facts", at="0") == ("2", False)
-    assert await since(saver, where, channel="still") == ("0", False)
-
-
-async def test_since_when_follows_a_message_that_moves() -> None:
-    """Earlier messages are removed. One version has the same id twice, and the first version has another text."""
-    saver = embedded()
-    uniform, where, ids = Uniform(saver), config("t"), list[str]()
-    a, b, c = (AIMessage(text, id=text) for text in "abc")
-    was, twin = AIMessage("was", id="c"), AIMessage("twin", id="b")
-    for at, messages in enumerate(([a, was], [a, b, c], [b, twin, c], [a, b, c, a], [c, a])):
-        versions = {"messages": f"{at + 1:032}.x"}
-        where = await put(uniform, where, {"messages": messages}, versions=versions, checkpoint_id=f"{at:03}")
-        ids.append(f"{at:03}")
-    assert await since(saver, where, channel="messages", at="0") == (ids[1], False)
-    assert await since(saver, where, channel="messages", at="1") == (ids[3], False)
-    assert await since(saver, where, channel="messages") == (ids[4], False)
-
-
-async def test_since_when_goes_back_only_to_the_snapshot() -> None:
-    saver = embedded()
-    talk = talking(saver)
-    for at in range(3):
-        talk.invoke({"messages": [HumanMessage(f"question {at}")]}, config("t"))
-    found = list(saver.list(config("t")))
-    where = next(one.config for one in found if "messages" in one.checkpoint["channel_values"])
-    assert await since(saver, where, channel="messages", at="0.0") == (where["configurable"]["checkpoint_id"], True)
-
-
-async def test_since_when_has_a_time_limit_if_an_ancestor_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_pages, "SECONDS", 0)
-    saver = embedded()
-    await chain(Uniform(saver), "t", 450)
-    where = await put(Uniform(saver), config("t", checkpoint_id="none"), {"n": 1}, checkpoint_id="9")
-    calls = requests_of(saver)
-    assert await since(saver, where, channel="n") == ("9", True)
-    assert len(calls) <= 7, "it reads the checkpoint, its size, and one page of ancestors"
-
-
 async def test_checkpoints_on_different_pages_can_be_compared() -> None:
     saver = embedded()
     made = await chain(Uniform(saver), "t", 150)
@@ -443,7 +389,7 @@ async def test_hostile_names_and_values_are_escaped_and_linked() -> None:
         assert "<img src=x" not in text and "<script>alert" not in text, url
         assert str(1234567 * 7654321) not in text, f"{url}: a name was taken for a template"
         assert "\u202e" not in text and "\x1b" not in text
-    for view in ("thread", "checkpoint", "value", "channel", "first"):
+    for view in ("thread", "checkpoint", "value", "channel"):
         assert sum(url.startswith(f"/{view}?") for url in found) >= len(HOSTILE), view
 
 
@@ -482,7 +428,7 @@ async def test_unknown_pages_and_invalid_arguments_get_an_error_page(looked_at: 
         page("value", thread="waits", channel="none"): 400,
         page("value", thread="waits", channel="facts", at="7.8"): 400,
         page("value", thread="waits", channel="facts", first="x"): 400,
-        page("first", thread="waits", channel="facts", at="-1"): 400,
+        page("value", thread="waits", channel="facts", at="-1"): 400,
     }
     async with browser(looked_at) as client:
         for url, status in asked.items():

@@ -29,7 +29,7 @@ from redis_saver._client.clients import connect
 from redis_saver._inspector.pages import static_file
 
 PAGES = (
-    *("/", "/thread?id=t", "/checkpoint?thread=t", "/diff", "/value", "/first", "/channel", "/writes"),
+    *("/", "/thread?id=t", "/checkpoint?thread=t", "/diff", "/value", "/channel", "/writes"),
     *("/static/style.css", "/none"),
 )
 
