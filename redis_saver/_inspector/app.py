@@ -1,70 +1,43 @@
-"""The inspector as an ASGI application: routes, forms, the fallback while Postgres fails, and the guard."""
+"""The inspector as an ASGI application: routes, forms, and the fallback while Postgres fails."""
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from importlib import import_module
 from threading import BoundedSemaphore
-from typing import Any, NamedTuple, TypeAlias
-from urllib.parse import parse_qsl, quote, urlencode
+from typing import Any, TypeAlias
+from urllib.parse import parse_qsl
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from redis_saver._common import postgres, ttl as ttls
-from redis_saver._common.display import counted, error_text, printable, shown
+from redis_saver._common import postgres
+from redis_saver._common.display import error_text, printable, shown
 from redis_saver._common.logs import log_text
 from redis_saver._inspector import manual_pages
+from redis_saver._inspector.changes import of_thread
 from redis_saver._inspector.checkpoint_pages import LARGE, CheckpointPages, Large
+from redis_saver._inspector.guard import Guard, derived
 from redis_saver._inspector.memory import memory_of
 from redis_saver._inspector.memory_pages import MemoryPages
-from redis_saver._inspector.pages import (
-    STATIC,
-    Pages,
-    Query,
-    Refused,
-    Values,
-    asked,
-    number,
-    pairs,
-    query_of,
-    root_of,
-    static_file,
-)
+from redis_saver._inspector.pages import STATIC, Pages, Query, Refused, Values, asked, static_file, url_of
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.thread_pages import ThreadPages
-from redis_saver._inspector.values import Mask, nothing, size
+from redis_saver._inspector.values import Mask
 from redis_saver._store.store import Store
 from redis_saver.errors import ColdTimeout, DecodeError, EncodeError, RedisSaverError, ThreadNotFound
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-TOKEN = "token"  # noqa: S105 - the name of an argument
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'"
-)
-_HEADERS = {
-    "content-security-policy": _POLICY,
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "same-origin",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-store",
-}
 _NOT_FOUND = 404
 VALUES_AT_ONCE = 2
 """Maximum number of pages that read values at a time, because a page may hold a few times a checkpoint's bytes."""
@@ -163,7 +136,7 @@ def _answers_of(
     check: Callable[[Request], None] | None = None,
 ) -> dict[str, Answer]:
     """Return a function for each path. Pages that read values wait until one of the `turns` is free, and then check."""
-    threads, checkpoints = ThreadPages(source, mask.hides if mask else nothing), CheckpointPages(source, mask)
+    threads, checkpoints = ThreadPages(source, mask.hides), CheckpointPages(source, mask)
     light = (threads.server, threads.newer, threads.cost, threads.channel, threads.writes)
     heavy = (threads.thread, checkpoints.checkpoint, checkpoints.value, checkpoints.diff, checkpoints.json)
 
@@ -201,7 +174,7 @@ MAX_FORM = 10_000
 
 
 async def _change(source: Source, memory: MemoryPages, pages: Pages, form_token: str, request: Request) -> Response:
-    """Show what a form does. If its user has confirmed that, do it, and redirect to the changed thread."""
+    """Show what a form does. If its user has confirmed that, do it, and redirect to a page that shows it."""
     body = b""
     async for part in request.stream():
         body += part
@@ -210,87 +183,13 @@ async def _change(source: Source, memory: MemoryPages, pages: Pages, form_token:
     form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
     if not hmac.compare_digest(form.pop("form", "").encode(), form_token.encode()):
         return PlainTextResponse("The form is not from this inspector. Load the page again.", 403)
-    root, arguments = root_of(request), asked(request)
-    if "id" not in arguments:
-        of_memory = await run_in_threadpool(memory.planned, arguments, form)
-        if form.pop("sure", "") != "yes":
-            return pages.page(request, "confirm_memory", about=arguments, fields=form, **of_memory._asdict())
-        await run_in_threadpool(of_memory.run)
-        to, its_arguments = of_memory.back
-        return RedirectResponse(f"{root}/{to}{'?' if its_arguments else ''}{query_of(its_arguments)}", 303)
-    thread = arguments["id"]
-    change = await run_in_threadpool(_planned, source, thread, form)
-    if form.pop("sure", "") != "yes":
-        return pages.page(request, "confirm", name=thread, effect=change.effect, fields=form)
+    is_sure, arguments = form.pop("sure", "") == "yes", asked(request)
+    planned = partial(of_thread, source) if "id" in arguments else memory.planned
+    change = await run_in_threadpool(planned, arguments, form)
+    if not is_sure:
+        return pages.page(request, "confirm", change=change, fields=form)
     await run_in_threadpool(change.run)
-    is_gone, shown_next = form["do"] == "delete", form["to"] if form["do"] == "copy" else thread
-    return RedirectResponse(f"{root}/" if is_gone else f"{root}/thread?{query_of({'id': shown_next})}", 303)
-
-
-class _Change(NamedTuple):
-    """A change of a thread."""
-
-    effect: str
-    """Sentences that say what it will do."""
-    run: Callable[[], object]
-
-
-def _planned(source: Source, thread: str, form: Mapping[str, str]) -> _Change:
-    """Return the change that a form asks for.
-
-    Raises:
-        Refused: The form is invalid.
-        ThreadNotFound: There is no such thread.
-    """
-    saver, info, what = source.saver, source.thread(thread), form.get("do")
-    has = _amount(info.checkpoints, info.bytes)
-    if what in ("pin", "unpin"):
-        kept = "It will not expire until it is unpinned" if what == "pin" else "The saver's TTL will count from now"
-        return _Change(f"{kept}. It has {has}, and expires now: {info.expires}.", partial(getattr(saver, what), thread))
-    if what == "delete":
-        return _Change(f"All its history, {has}, will be deleted for good.", partial(saver.delete_thread, thread))
-    if what == "copy":
-        return _planned_copy(source, thread, form)
-    try:
-        if what == "ttl":
-            ttl = form.get("ttl", "").strip() or None
-            ttls.parse(ttl, name="TTL")
-            text = f"It will expire {ttl} after now and after each write" if ttl else "The saver's TTL will apply again"
-            return _Change(
-                f"{text}. It has {has}, and expires now: {info.expires}.", partial(saver.set_thread_ttl, thread, ttl)
-            )
-        if what == "prune":
-            rules: Any = {
-                "keep_last": number(form, "keep_last") or None,
-                "older_than": form.get("older_than", "").strip() or None,
-            }
-            gone = saver.prune([thread], **rules, dry_run=True)
-            text = f"{_amount(gone.checkpoints, gone.bytes)} will be removed for good, of {has}."
-            return _Change(text, partial(saver.prune, [thread], **rules))
-    except ValueError as error:
-        raise Refused(str(error)) from error
-    raise Refused("the form names no known action")
-
-
-def _amount(checkpoints: int, amount: int) -> str:
-    return f"{counted(checkpoints, 'checkpoint')} ({size(amount)})"
-
-
-def _planned_copy(source: Source, thread: str, form: Mapping[str, str]) -> _Change:
-    target, newest = form.get("to", ""), form.get("at", "")
-    if source.tiers is not None:
-        raise Refused("a copy up to a checkpoint needs a saver of one tier. The command redis-saver copy copies all")
-    if not target or target == thread:
-        raise Refused("write the name of another thread")
-    count = sum((each.checkpoint_id or "") <= newest for each in source.addresses(thread))
-    if not count:
-        raise Refused("there is no such checkpoint")
-    those = f"{counted(count, 'checkpoint')} up to {printable(newest)}, of the root and of subgraphs,"
-    text = f"{those} will be copied to {shown(target)}. The pending writes of the last one of the root and of each "
-    text += "subgraph are left out, so a resume runs their tasks again."
-    if (there := source.in_redis(target)) is not None:
-        text += f" It replaces that thread: {_amount(there.checkpoints, there.bytes)} will go."
-    return _Change(text, partial(source.copy, thread, target, newest))
+    return RedirectResponse(url_of(request, *(change.then or change.back)), 303)
 
 
 SLOW = 0.5
@@ -354,105 +253,3 @@ class FallbackToRedis:
             return response
 
         return answer
-
-
-# -- access
-
-
-class Guard:
-    """Middleware that checks the token and the Host header of each request, and sets headers of answers."""
-
-    def __init__(self, app: ASGIApp, *, token: str, hosts: Sequence[str]) -> None:
-        """Guard the pages.
-
-        Args:
-            app: The pages.
-            token: The token. Empty: the service around the pages checks requests.
-            hosts: Allowed names in the Host header, without a port. `*` allows any name.
-        """
-        self._app, self._token = app, token
-        self._hosts = {host.lower() for host in hosts}
-        self._cookie = f"redis_saver_inspector_{hashlib.sha256(token.encode()).hexdigest()[:8]}"
-        self._pass = derived(token, b"cookie")
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        headers = Headers(scope=scope)
-        try:
-            query = pairs(scope["query_string"].decode("latin-1"))
-        except Refused as error:
-            answer: Response | None = PlainTextResponse(f"{error}.", 400)
-        else:
-            answer = (
-                self._refused_host(headers)
-                or self._refused_origin(scope, headers)
-                or self._entrance(scope, headers, query)
-            )
-        await (answer or self._app)(scope, receive, send_with_headers)
-
-    def _refused_host(self, headers: Headers) -> Response | None:
-        """Refuse other host names, because a foreign site's name may resolve to this server (DNS rebinding)."""
-        host = headers.get("host", "").lower()
-        name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        if "*" in self._hosts or name in self._hosts:
-            return None
-        return PlainTextResponse("The inspector does not serve this host name. Add it to hosts=.", 421)
-
-    def _refused_origin(self, scope: Scope, headers: Headers) -> Response | None:
-        """Refuse a change that does not come from the inspector's own pages."""
-        if scope["method"] in ("GET", "HEAD"):
-            return None
-        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
-        is_ours = origin is None or origin.partition("://")[2] == headers.get("host")
-        if is_ours and site in ("same-origin", "none"):
-            return None
-        return PlainTextResponse("The request is not from a page of the inspector.", 403)
-
-    def _entrance(self, scope: Scope, headers: Headers, query: list[tuple[str, str]]) -> Response | None:
-        """Check the token in the URL, the cookie or the Authorization header.
-
-        A token in the URL sets the cookie and redirects to the same URL without the token.
-        """
-        if not self._token:
-            return None
-        token = next((value for name, value in query if name == TOKEN), None)
-        if token is not None and self._is_token(token) and scope["method"] in ("GET", "HEAD"):
-            return self._without_token(scope, [pair for pair in query if pair[0] != TOKEN])
-        bearer = headers.get("authorization", "").removeprefix("Bearer ")
-        cookie = Request(scope).cookies.get(self._cookie, "")
-        if hmac.compare_digest(cookie.encode(), self._pass.encode()) or self._is_token(bearer):
-            return None
-        return PlainTextResponse("Open the URL with the token (?token=...), as redis-saver inspect prints it.", 403)
-
-    def _without_token(self, scope: Scope, query: list[tuple[str, str]]) -> Response:
-        path = "/" + quote(scope["path"].lstrip("/"))
-        rest = f"?{urlencode(query, errors='surrogatepass')}" if query else ""
-        answer = RedirectResponse(path + rest, 303)
-        answer.set_cookie(
-            self._cookie,
-            self._pass,
-            path=scope.get("root_path") or "/",
-            secure=scope["scheme"] == "https",
-            httponly=True,
-            samesite="lax",  # links in a chat work; changes are checked by their origin and the form's token
-        )
-        return answer
-
-    def _is_token(self, token: str) -> bool:
-        return hmac.compare_digest(token.encode("utf-8", "surrogatepass"), self._token.encode())
-
-
-def derived(token: str, purpose: bytes) -> str:
-    """Derive a secret from the token. It does not reveal the token."""
-    return hmac.new(token.encode(), purpose, hashlib.sha256).hexdigest()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 from langgraph.store.base import InvalidNamespaceError
 
 from redis_saver._common.display import shown
+from redis_saver._inspector.changes import Change
 from redis_saver._inspector.memory import ItemRow, Labels, Memory, read_labels
 from redis_saver._inspector.pages import Query, Refused, Values, needed, number
 from redis_saver._inspector.values import WHOLE_TEXT, Mask, ago, plain, visible
@@ -22,16 +23,6 @@ SECONDS = 2.0
 """Time limit for measuring bytes, and for scanning the caches."""
 _SHORT = 400
 """Maximum number of characters of a value in a list."""
-
-
-class Change(NamedTuple):
-    """A change of a store or of caches that a user has to confirm."""
-
-    title: str
-    effect: str
-    run: Callable[[], object]
-    back: tuple[str, Mapping[str, str]]
-    """The page to show next, and its arguments."""
 
 
 class MemoryPages:

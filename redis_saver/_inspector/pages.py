@@ -124,6 +124,12 @@ def root_of(request: Request) -> str:
     return root
 
 
+def url_of(request: Request, to: str, arguments: Mapping[str, Any]) -> str:
+    """Return the URL of a page of the inspector, with those arguments that are not None."""
+    query = query_of(arguments)
+    return f"{root_of(request)}/{to}{'?' if query else ''}{query}"
+
+
 def linked(text: str, root: str) -> Markup:
     """Escape a message, and make links of the pages that it names as `redis-saver docs PAGE`."""
     href = escape(f"{root}/docs/")
@@ -181,15 +187,13 @@ class Pages:
             return Response(status_code=status)
         if "json" in values:
             return Response(values["json"], media_type="application/json")
-        root = root_of(request)
 
-        def link(to: str, where: Address | None = None, **arguments: Any) -> str:
-            query = query_of((_fields(where) if where else {}) | arguments)
-            return f"{root}/{to}{'?' if query else ''}{query}"
+        def link(to: str, where: Address | None = None, /, **arguments: Any) -> str:
+            return url_of(request, to, (_fields(where) if where else {}) | arguments)
 
         values |= {
             "link": link,
-            "linked": partial(linked, root=root),
+            "linked": partial(linked, root=root_of(request)),
             "now": datetime.now(timezone.utc),
             "asked": asked(request),
         }

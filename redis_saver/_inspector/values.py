@@ -156,10 +156,6 @@ class Mask:
         """Hide values whose names match a pattern. `*` hides all."""
         self._patterns = [pattern.lower() for pattern in patterns]
 
-    def __bool__(self) -> bool:
-        """True if there are patterns."""
-        return bool(self._patterns)
-
     def hides(self, name: object) -> bool:
         """True if a value with this name is hidden."""
         text = str(name).lower() if isinstance(name, (str, int)) else ""
