@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import CheckpointTuple
-from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, TASKS, SendProtocol
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from redis_saver._checkpoint.auditing import Size
 from redis_saver._common.config import Address, address
@@ -25,8 +25,8 @@ from redis_saver._inspector.pages import (
     position_in,
     read_address,
 )
-from redis_saver._inspector.rows import EMPTIED, PREVIEWED, is_own, is_routine, task_state, triggered
-from redis_saver._inspector.source import Source, elements_of
+from redis_saver._inspector.rows import EMPTIED, PREVIEWED, is_own, is_routine, task_state, upcoming
+from redis_saver._inspector.source import Source, elements_of, entry_of
 from redis_saver._inspector.values import (
     CHILDREN,
     At,
@@ -93,6 +93,7 @@ class CheckpointPages:
         where = address(saved.config)
         parent = address(saved.parent_config) if saved.parent_config else None
         values, trees, children = saved.checkpoint["channel_values"], Trees(self._mask), self._source.children(where)
+        nodes = upcoming(entry_of(saved), values)
         ordered = sorted(values, key=lambda name: (is_own(name), name))
         costs = sorted(sizes.items(), key=lambda cost: -cost[1].bytes)
         return {
@@ -101,8 +102,8 @@ class CheckpointPages:
             "unreduced": self._unreduced(trees, saved, left_out), "left_out": left_out,
             "costs": costs, "most": max((size.bytes for _, size in costs), default=0),
             "metadata": [trees.tree(name, value) for name, value in (saved.metadata or {}).items()],
-            "next": next_nodes(saved), "written": self._written(trees, saved), "children": children,
-            "code": _code(saved, is_newest=not children), "called_by": self._caller(saved),
+            "next": nodes, "written": self._written(trees, saved), "children": children,
+            "code": _code(saved, nodes, is_newest=not children), "called_by": self._caller(saved),
         }  # fmt: skip
 
     def _caller(self, saved: CheckpointTuple) -> Address | None:
@@ -283,26 +284,9 @@ _CALLER = "00000000-0000-0000-0000-000000000000"
 """Task id of writes by a caller."""
 
 
-def next_nodes(saved: CheckpointTuple) -> list[str]:
-    """Infer the nodes that run next: those that wait for a channel and have not seen its version.
-
-    If a graph has custom triggers, some nodes may be missing.
-    """
-    checkpoint = saved.checkpoint
-    values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
-    seen: Mapping[str, Any] = checkpoint.get("versions_seen") or {}
-    nodes = []
-    for channel, value in values.items():
-        if channel == TASKS:
-            nodes += [send.node for send in value if isinstance(send, SendProtocol)] if isinstance(value, list) else []
-        elif (node := triggered(channel, value)) and (seen.get(node) or {}).get(channel) != versions.get(channel):
-            nodes.append(node)
-    return sorted(str(node) for node in nodes)
-
-
-def _code(saved: CheckpointTuple, *, is_newest: bool) -> str:
+def _code(saved: CheckpointTuple, nodes: Sequence[str], *, is_newest: bool) -> str:
     """Return the lines of Python that resume and edit, with the real ids. LangGraph resumes only the newest one."""
-    where, nodes = address(saved.config), next_nodes(saved)
+    where = address(saved.config)
     values = [value for _, channel, value in saved.pending_writes or () if channel == INTERRUPT]
     asked = [each for value in values if isinstance(value, (list, tuple)) for each in value]
     resume, config = "None", "config"

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from langchain_core.messages import BaseMessage, HumanMessage
@@ -283,7 +284,7 @@ def _row(entry: Entry, parent: Entry | None, hides: Hides, *, is_continued: bool
     preview = "" if failed or ran == (_START,) else one_line(_preview(entry, parent, made, hides), _LINE)
     values = [(write.channel, write.value) for write in (*made, *special)]
     return TreeRow(
-        entry, state, ran, _upcoming(entry), preview, notice,
+        entry, state, ran, upcoming(entry), preview, notice,
         sum(write.size for write in made), tokens_of(entry, [value for _, value in values]), values,
     )  # fmt: skip
 
@@ -313,12 +314,16 @@ def _notice(
     return one_line(", ".join(dict.fromkeys(said)), _LINE)
 
 
-def _upcoming(entry: Entry) -> list[str]:
-    """Return the nodes that run next: those with tasks that wrote, with a `Send`, or with a channel not yet seen."""
-    nodes = {node_of(entry, write) for write in entry.writes if write.path}
-    nodes.update(() if entry.writes else entry.sends)
-    triggers = [(triggered(channel), channel) for channel in entry.present]
-    nodes.update(node for node, channel in triggers if node and not _has_seen(entry, node, channel))
+def upcoming(entry: Entry, values: Mapping[str, Any] = MappingProxyType({})) -> list[str]:
+    """Return the nodes that run next: those with tasks that wrote, with a `Send`, or with a channel not yet seen.
+
+    A join is known only by its value. If a graph has custom triggers, some nodes may be missing.
+    """
+    nodes = {node_of(entry, write) for write in entry.writes if write.path} or {*entry.sends}
+    for channel in entry.present:
+        node = _triggered(channel, values.get(channel))
+        if node and (entry.seen.get(node) or {}).get(channel) != entry.versions.get(channel):
+            nodes.add(node)
     return sorted(node for node in nodes if node)
 
 
@@ -385,11 +390,7 @@ def _written(write: WriteHead, hides: Hides) -> str:
     return f"{name}: {'masked' if hides(write.channel) else gist(write.value, hides)}"
 
 
-def _has_seen(entry: Entry, node: str, channel: str) -> bool:
-    return (entry.seen.get(node) or {}).get(channel) == entry.versions.get(channel)
-
-
-def triggered(channel: str, value: Any = None) -> str | None:
+def _triggered(channel: str, value: Any) -> str | None:
     """Return the node that a channel triggers, if the channel is complete. A join needs its value."""
     if channel == _START:
         return _START

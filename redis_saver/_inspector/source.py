@@ -139,7 +139,7 @@ class Source:
             return entries if longest < 0 or before else [self._with_sends(thread, each, entries) for each in entries]
         config: Any = {"configurable": {"thread_id": thread, **({} if ns is None else {"checkpoint_ns": ns})}}
         options = {"limit": limit, "before": configs.to_config(thread, ns or "", before) if before else None}
-        return [_entry_of(saved) for saved in self._cold("list", (config,), options)]
+        return [entry_of(saved) for saved in self._cold("list", (config,), options)]
 
     def _with_sends(self, thread: str, entry: Entry, entries: Sequence[Entry]) -> Entry:
         """Add the nodes of the newest root checkpoint's `Send`s, whose tasks may not have written yet."""
@@ -423,7 +423,7 @@ def _cold_call(method: str, arguments: Sequence[Any], options: dict[str, Any]) -
     return (yield ColdCall(method, arguments, options))
 
 
-def _entry_of(saved: CheckpointTuple) -> Entry:
+def entry_of(saved: CheckpointTuple) -> Entry:
     """Return a checkpoint of another saver as an `Entry` without sizes."""
     _, ns, checkpoint_id = configs.address(saved.config)
     parent = configs.address(saved.parent_config).checkpoint_id if saved.parent_config else None
