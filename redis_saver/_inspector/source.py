@@ -38,8 +38,6 @@ MAX_CHANNELS = 200
 
 SECONDS = 10.0
 """Time limit in seconds of a walk through ancestors."""
-_ANCESTORS = 200
-"""Page size for ancestors."""
 MAX_NEXT = 50
 """Maximum number of checkpoints among which children are looked for."""
 _MAX_LISTED, _MAX_COLD_IDS = 5, 1000
@@ -181,35 +179,22 @@ class Source:
         """Copy a thread in Redis, up to a checkpoint, over another one."""
         driver_of(self.hot).run(copying.copy_thread(context_of(self.hot), thread, target, newest))
 
-    def ancestors(self, start: Address, end: float) -> Iterator[Entry]:
-        """Iterate over a checkpoint in Redis and its ancestors. It ends early if one is gone, or at the time `end`.
-
-        Cost: four round trips for 200 checkpoints of the namespace.
-        """
-        known: dict[str, Entry] = {}
-        wanted: str | None = start.checkpoint_id
-        before: str | None = f"{start.checkpoint_id}\0"  # the smallest greater id
-        while wanted is not None:
-            while wanted not in known:
-                if before is None:
-                    return
-                page = self.entries(start.thread_id, start.checkpoint_ns, before, _ANCESTORS)
-                known.update((entry.id, entry) for entry in page)
-                before = page[-1].id if len(page) == _ANCESTORS and time.monotonic() <= end else None
-            entry = known.pop(wanted)
-            yield entry
-            wanted = entry.parent
-
     def large_histories(self, address: Address, channels: Sequence[str]) -> dict[str, int]:
         """Return the `DeltaChannel`s whose histories have more than `largest` bytes as stored, with these sizes.
 
-        Cost: one round trip, and for a thread of more bytes the ancestors up to the last snapshots.
+        Cost: one round trip, and for a thread of more bytes the older checkpoints of the namespace, down to the last
+        snapshots, for up to `SECONDS`.
         """
         info = self.in_redis(address.thread_id) if channels and self._largest else None
         if info is None or self._largest is None or info.bytes <= self._largest:
             return {}
-        sizes, waiting = dict.fromkeys(channels, 0), set(channels)
-        for entry in self.ancestors(address, time.monotonic() + SECONDS):
+        sizes, waiting, end = dict.fromkeys(channels, 0), set(channels), time.monotonic() + SECONDS
+        wanted, above = address.checkpoint_id, f"{address.checkpoint_id}\0"  # the smallest greater id
+        stream = auditing.entries(self._context, address.thread_id, address.checkpoint_ns, above, -1)
+        for entry in self._stream(until(lambda: time.monotonic() > end, stream)):
+            if entry.id != wanted:
+                continue  # it is of another branch
+            wanted = entry.parent
             if entry.id == address.checkpoint_id:
                 continue
             for write in entry.writes:
@@ -220,7 +205,7 @@ class Source:
                 for channel in seeds & stored.keys():
                     sizes[channel] += stored[channel].bytes
                 waiting -= seeds
-            if not waiting:
+            if not waiting or wanted is None:
                 break
         return {channel: size for channel, size in sizes.items() if size > self._largest}
 
