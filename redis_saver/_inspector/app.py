@@ -33,7 +33,7 @@ from redis_saver._inspector.memory_pages import MemoryPages
 from redis_saver._inspector.pages import STATIC, Pages, Query, Refused, Values, asked, static_file, url_of
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.thread_pages import ThreadPages
-from redis_saver._inspector.values import Mask
+from redis_saver._inspector.values import Hides, hiding
 from redis_saver._store.store import Store
 from redis_saver.errors import ColdTimeout, DecodeError, EncodeError, RedisSaverError, ThreadNotFound
 
@@ -92,11 +92,12 @@ def app(
     pages = Pages(about)
     turns = BoundedSemaphore(VALUES_AT_ONCE)
     fallback = FallbackToRedis(say)
-    answers = _answers_of(source, pages, Mask(mask), turns, fallback.check)
+    hides = hiding(mask)
+    answers = _answers_of(source, pages, hides, turns, fallback.check)
     if source.tiers is not None:
-        of_redis = _answers_of(Source(source.tiers.hot), Pages({**about, "has_cold": False}), Mask(mask), turns)
+        of_redis = _answers_of(Source(source.tiers.hot), Pages({**about, "has_cold": False}), hides, turns)
         answers = {name: fallback.around(answer, of_redis[name]) for name, answer in answers.items()}
-    memory = MemoryPages(memory_of(source.hot, store), Mask(mask))
+    memory = MemoryPages(memory_of(source.hot, store), hides)
     for make in (memory.memory, memory.item, memory.caches):
         answers[make.__name__] = _answering(pages, make, turns)
     routes = [Route(f"/{name}", answer) for name, answer in answers.items()]
@@ -131,12 +132,12 @@ def app(
 def _answers_of(
     source: Source,
     pages: Pages,
-    mask: Mask,
+    hides: Hides,
     turns: BoundedSemaphore,
     check: Callable[[Request], None] | None = None,
 ) -> dict[str, Answer]:
     """Return a function for each path. Pages that read values wait until one of the `turns` is free, and then check."""
-    threads, checkpoints = ThreadPages(source, mask.hides), CheckpointPages(source, mask)
+    threads, checkpoints = ThreadPages(source, hides), CheckpointPages(source, hides)
     light = (threads.server, threads.newer, threads.cost, threads.channel, threads.writes)
     heavy = (threads.thread, checkpoints.checkpoint, checkpoints.value, checkpoints.diff, checkpoints.json)
 

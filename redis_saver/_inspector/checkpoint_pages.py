@@ -30,7 +30,7 @@ from redis_saver._inspector.source import Source, elements_of, entry_of
 from redis_saver._inspector.values import (
     CHILDREN,
     At,
-    Mask,
+    Hides,
     Trees,
     chat,
     has_failed,
@@ -83,16 +83,16 @@ class _Part(NamedTuple):
 class CheckpointPages:
     """The pages about checkpoints."""
 
-    def __init__(self, source: Source, mask: Mask) -> None:
-        """Show the checkpoints of a saver, masked."""
-        self._source, self._small, self._mask = source, Source(source.saver, LARGE), mask
+    def __init__(self, source: Source, hides: Hides) -> None:
+        """Show the checkpoints of a saver. `hides` hides values by names."""
+        self._source, self._small, self._hides = source, Source(source.saver, LARGE), hides
 
     def checkpoint(self, arguments: Query) -> Values:
         """Show a checkpoint with its values, pending writes and costs."""
         saved, sizes, left_out = self._saved(arguments, partly=True)
         where = address(saved.config)
         parent = address(saved.parent_config) if saved.parent_config else None
-        values, trees, children = saved.checkpoint["channel_values"], Trees(self._mask), self._source.children(where)
+        values, trees, children = saved.checkpoint["channel_values"], Trees(self._hides), self._source.children(where)
         nodes = upcoming(entry_of(saved), values)
         ordered = sorted(values, key=lambda name: (is_own(name), name))
         costs = sorted(sizes.items(), key=lambda cost: -cost[1].bytes)
@@ -154,7 +154,7 @@ class CheckpointPages:
 
     def json(self, arguments: Query) -> Values:
         """Return a checkpoint, or a part of a channel's value, as JSON, without what the mask hides."""
-        hides = self._mask.hides
+        hides = self._hides
         if "channel" in arguments:
             shown = self._part(arguments, of_any_size=True)
             value: Any = "masked" if shown.is_hidden else plain(shown.value, hides)
@@ -180,7 +180,7 @@ class CheckpointPages:
         Of a stored chat it shows the newest turn. Another page has the older messages.
         """
         about, (at, messages) = {"name": name, "is_own": is_own(name)}, unpacked(value)
-        if self._mask.hides(name) or not reads_as_chat(messages):
+        if self._hides(name) or not reads_as_chat(messages):
             return {**about, "chat": None, "tree": trees.tree(name, value)}
         asked = max((at for at, message in enumerate(messages_in(messages)) if message.type == "human"), default=0)
         first = max(0, len(messages) - CHILDREN, min(asked, len(messages) - FEW) if is_stored else 0)
@@ -225,7 +225,7 @@ class CheckpointPages:
 
     def value(self, arguments: Query) -> Values:
         """Show a page of a part of a channel's value."""
-        shown, first, trees = self._part(arguments), number(arguments, "first"), Trees(self._mask)
+        shown, first, trees = self._part(arguments), number(arguments, "first"), Trees(self._hides)
         tree, messages = None, None
         if shown.is_hidden:
             tree = trees.masked(shown.channel, shown.value, shown.at)
@@ -252,13 +252,13 @@ class CheckpointPages:
             names, value = part(values[channel], at)
         except LookupError as error:
             raise Refused(str(error)) from None
-        return _Part(saved, channel, at, names, value, any(self._mask.hides(name) for name in (channel, *names)))
+        return _Part(saved, channel, at, names, value, any(self._hides(name) for name in (channel, *names)))
 
     def diff(self, arguments: Query) -> Values:
         """Show the differences between two checkpoints."""
         places = [dict(pairs(address_text(read_address(needed(arguments, name))))) for name in ("a", "b")]
         first, second = (self._saved(place)[0] for place in places)
-        compared, trees = self._small.compare(first, second), Trees(self._mask)
+        compared, trees = self._small.compare(first, second), Trees(self._hides)
         channels = []
         for diff in compared.channels:
             changes = [self._change(trees, diff.channel, change) for change in diff.changes[:CHILDREN]]
@@ -271,7 +271,7 @@ class CheckpointPages:
 
     def _change(self, trees: Trees, channel: str, change: Any) -> Values:
         steps = (channel, *change.path)
-        hidden = next((at for at, step in enumerate(steps) if self._mask.hides(step)), None)
+        hidden = next((at for at, step in enumerate(steps) if self._hides(step)), None)
         make, name, path = (trees.tree if hidden is None else trees.masked), steps[-1], change.path
         if hidden is not None:  # names below a hidden one are hidden, too
             path = (*path[:hidden], *(["…"] if len(path) > hidden else ()))

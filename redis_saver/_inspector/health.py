@@ -20,7 +20,7 @@ from redis_saver._common.names import DIRTY, Keyspace
 from redis_saver._engine import probe
 from redis_saver._engine.requests import Batch, Call, Command, Operation, Request, ToEach
 from redis_saver._engine.runner import Driver
-from redis_saver._inspector.source import Source, until
+from redis_saver._inspector.source import Limit, Source, until
 from redis_saver._inspector.values import named, states_of
 from redis_saver._tiered import scripts
 from redis_saver._tiered.backlog import LONGEST_PAUSE
@@ -90,7 +90,7 @@ def overview(
 
     Cost: a scan of all keys. No values are read. `is_over` is called before each request. True ends the count.
     """
-    threads, driver, keyspace = Overview(), driver_of(hot_of(source)), context_of(hot_of(source)).keyspace
+    threads, driver, keyspace = Overview(), driver_of(source.hot), context_of(source.hot).keyspace
     for info in source.threads(ANY, is_over):
         threads.add(info)
         if busy_slots and (slot := key_slot(keyspace.keys(info.thread_id).index_key)) in busy_slots:
@@ -107,11 +107,6 @@ def overview(
         threads.counts["lost_records"] = int(lost)
     threads.count(intents=sum(1 for _ in driver.stream(until(is_over, scan_keys(keyspace.intents_pattern)))))
     return threads
-
-
-def hot_of(source: Source) -> Any:
-    """Return the saver of Redis."""
-    return source.saver if source.tiers is None else source.tiers.hot
 
 
 def _backlogs(keyspace: Keyspace, keys: Sequence[bytes]) -> Operation[list[Any]]:
@@ -282,11 +277,8 @@ def _of_server(info: Mapping[str, Any], counts: Mapping[str, Any]) -> _Rows:
     remedy = "name the primary, or redis+sentinel://"
     yield not is_primary, _warning("role", "a replica: writes fail, reads may be stale", remedy)
 
-    has_aof, backlog, disk = (
-        str(info.get("aof_enabled", 0)) == "1",
-        counts["backlog"],
-        "read the server's log: its disk",
-    )
+    has_aof, backlog = str(info.get("aof_enabled", 0)) == "1", counts["backlog"]
+    disk = "read the server's log: its disk"
     aof_fails, about = has_aof and info.get("aof_last_write_status") == "err", "persistence"
     yield aof_fails, _error(about, "the last write to the AOF failed", f"{disk} may be full")
     yield has_aof and not aof_fails, _ok(about, "appendonly yes")
@@ -298,11 +290,8 @@ def _of_server(info: Mapping[str, Any], counts: Mapping[str, Any]) -> _Rows:
     snapshot_fails = info.get("rdb_last_bgsave_status") == "err"
     yield snapshot_fails, _warning(about, "the last snapshot failed", f"{disk} or memory may be full")
 
-    policy, used, most = (
-        info.get("maxmemory_policy", ""),
-        int(info.get("used_memory", 0)),
-        int(info.get("maxmemory", 0)),
-    )
+    policy = info.get("maxmemory_policy", "")
+    used, most = (int(info.get(name, 0)) for name in ("used_memory", "maxmemory"))
     evicts, is_known = most and policy != "noeviction", policy or most
     all_expire = policy.startswith("volatile") and not counts["never_expire"] and not counts["pinned"]
     evicting = f"maxmemory-policy {policy}: it may evict one of a thread's two keys, and the conversation is lost"
@@ -423,7 +412,7 @@ def parts(answers: Answers, source: Source, is_over: Callable[[], bool]) -> list
     Cost: a scan of all keys, and MEMORY USAGE of up to 50 keys per part.
     """
     by_name = dict[tuple[str, str], Part]()
-    for key in driver_of(hot_of(source)).stream(until(is_over, scan_keys(b"*"))):
+    for key in driver_of(source.hot).stream(until(is_over, scan_keys(b"*"))):
         prefix, kind = _part_of(key)
         if (prefix, kind) not in by_name and len(by_name) >= MAX_PARTS:
             prefix, kind = "", "other"
@@ -457,23 +446,11 @@ def _part_of(key: bytes) -> tuple[str, str]:
 # -- the page
 
 
-class _Limit:
-    """Time limit in seconds."""
-
-    def __init__(self, seconds: float) -> None:
-        self._end, self.is_over = time.monotonic() + seconds, False
-
-    def __call__(self) -> bool:
-        """Return True once the time is up."""
-        self.is_over = time.monotonic() >= self._end
-        return self.is_over
-
-
 def look(source: Source, threads_seconds: float, keys_seconds: float) -> dict[str, Any]:
     """Look at the threads and the keys of a server, each for a limited time. Return what the page shows."""
-    hot, limit = hot_of(source), _Limit(threads_seconds)
+    hot, limit = source.hot, Limit(threads_seconds)
     answers = Answers(hot)
-    threads, of_keys = overview(source, limit, answers.busy_slots()), _Limit(keys_seconds)
+    threads, of_keys = overview(source, limit, answers.busy_slots()), Limit(keys_seconds)
     found, prefix = parts(answers, source, of_keys), context_of(hot).keyspace.prefix
     prefixes = {part.prefix for part in found if part.kind == "threads"} - {prefix}
     findings = sorted(of_all_else(answers, threads, prefix, prefixes), key=lambda one: SEVERITIES.index(one.severity))

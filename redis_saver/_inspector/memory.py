@@ -110,14 +110,9 @@ class Memory:
         """
         if query and not self.has_index:
             raise EndpointError("this store has no index, so it cannot search by similarity")
-        options: Any = {
-            "query": query or None,
-            "filter": dict(where) if where else None,
-            "limit": limit,
-            "offset": offset,
-        }
+        page: Any = {"limit": limit, "offset": offset, "refresh_ttl": False}
         try:
-            found = self.store.search(labels, **options, refresh_ttl=False)
+            found = self.store.search(labels, query=query or None, filter=dict(where) if where else None, **page)
         except _UNREADABLE as error:
             if query or where:
                 raise

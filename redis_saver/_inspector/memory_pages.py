@@ -12,7 +12,7 @@ from redis_saver._common.display import shown
 from redis_saver._inspector.changes import Change
 from redis_saver._inspector.memory import ItemRow, Labels, Memory, read_labels
 from redis_saver._inspector.pages import Query, Refused, Values, needed, number
-from redis_saver._inspector.values import WHOLE_TEXT, Mask, ago, plain, visible
+from redis_saver._inspector.values import WHOLE_TEXT, Hides, ago, plain, visible
 from redis_saver.errors import EndpointError
 
 ITEMS = 50
@@ -28,9 +28,9 @@ _SHORT = 400
 class MemoryPages:
     """The pages of namespaces, items and caches."""
 
-    def __init__(self, memory: Memory, mask: Mask) -> None:
-        """Show this memory. The mask hides values by keys and fields."""
-        self._memory, self._mask = memory, mask
+    def __init__(self, memory: Memory, hides: Hides) -> None:
+        """Show this memory. `hides` hides values by keys and fields."""
+        self._memory, self._hides = memory, hides
 
     def memory(self, arguments: Query) -> Values:
         """Show the namespaces, or the items of one and the namespaces below it."""
@@ -50,7 +50,7 @@ class MemoryPages:
             "labels": labels, "tree": found[:NAMESPACES], "more": len(found) - NAMESPACES, "rows": rows[:ITEMS],
             "own": next((branch for branch in tree if branch.namespace == labels), None),
             "has_more": len(rows) > ITEMS, "page": page, "has_index": self._memory.has_index,
-            "text": lambda row: self._text(row, _SHORT), "unreadable": _reason(rows),
+            "text": lambda row: self._text(row, _SHORT), "unreadable": next((row.unreadable for row in rows if row.unreadable), ""),
             "is_partial": any(branch.bytes is None for branch in tree),
         }  # fmt: skip
 
@@ -99,9 +99,9 @@ class MemoryPages:
 
     def _text(self, row: ItemRow, most: int) -> str:
         """Return the value as JSON: one line in a list, else with line breaks."""
-        if self._mask.hides(row.key):
+        if self._hides(row.key):
             return "masked"
-        value: Any = plain(row.value, self._mask.hides)
+        value: Any = plain(row.value, self._hides)
         text = json.dumps(value, ensure_ascii=False, indent=None if most == _SHORT else 2)
         return visible(text if len(text) <= most else f"{text[:most]} …")
 
@@ -116,7 +116,3 @@ def _labels(arguments: Query) -> Labels:
         return read_labels([arguments["ns"]]) if arguments.get("ns") else ()
     except InvalidNamespaceError as error:
         raise Refused(str(error)) from error
-
-
-def _reason(rows: list[ItemRow]) -> str:
-    return next((row.unreadable for row in rows if row.unreadable), "")

@@ -57,8 +57,6 @@ class Listing:
     bytes: int = 0
     damaged: list[Damaged] = field(default_factory=list)
     """Damaged threads with the prefix. The other filters do not apply to them."""
-    is_partial: bool = False
-    """True if the search ended before all threads were read."""
 
 
 def list_threads(
@@ -75,12 +73,8 @@ def list_threads(
     """
     listing = Listing()
 
-    def looks_over() -> bool:
-        listing.is_partial = is_over()
-        return listing.is_partial
-
     def readable() -> Iterator[Any]:
-        for info in source.threads(query, looks_over):
+        for info in source.threads(query, is_over):
             if isinstance(info, Damaged):
                 listing.damaged.append(info)
                 continue
@@ -165,20 +159,10 @@ class TreeRow(NamedTuple):
     def has(self, text: str, hides: Hides) -> bool:
         """True if its id, its time (UTC), its previews, or its values contain a text, in upper or lower case."""
         made = moment(self.entry.created_at)
-        shown_here = (
-            self.entry.ns,
-            self.entry.id,
-            *self.levels,
-            *self.ran,
-            self.preview,
-            self.notice,
-            made,
-            made.replace(" ", "T"),
-        )
+        shown_here = [self.entry.ns, self.entry.id, *self.levels, *self.ran, self.preview, self.notice]
+        of_values = (each for channel, value in self.values for each in texts(channel, value, hides))
         wanted = text.lower()
-        return any(wanted in each.lower() for each in shown_here) or any(
-            wanted in each.lower() for channel, value in self.values for each in texts(channel, value, hides)
-        )
+        return any(wanted in each.lower() for each in (*shown_here, made, made.replace(" ", "T"), *of_values))
 
 
 class Turn(NamedTuple):

@@ -21,7 +21,7 @@ from redis_saver._checkpoint.threads import ThreadInfo, ThreadQuery
 from redis_saver._common import config as configs, names, postgres, times
 from redis_saver._common.config import Address
 from redis_saver._common.display import kind_of, printable, shown
-from redis_saver._engine.requests import Argument, Command, Operation, Page
+from redis_saver._engine.requests import Command, Page
 from redis_saver._engine.runner import Pump
 from redis_saver._inspector.values import is_chat
 from redis_saver._storage import codec
@@ -103,12 +103,12 @@ class Source:
 
     def near(self, name: str) -> list[str]:
         """Return the names of up to 5 threads in Redis that resemble or contain this name. It takes up to a second."""
-        containing, end = list[str](), time.monotonic() + _NEAR_SECONDS
+        containing = list[str]()
         if not name or len(name) > _NEAR_LENGTH:
             return []
 
         def names_there() -> Iterator[str]:
-            stream = until(lambda: time.monotonic() > end, listing.scan_threads(self._context))
+            stream = until(Limit(_NEAR_SECONDS), listing.scan_threads(self._context))
             for other in driver_of(self.hot).stream(stream):
                 if len(other) <= _NEAR_LENGTH:
                     if name.lower() in other.lower() and len(containing) < _MAX_LISTED:
@@ -188,10 +188,10 @@ class Source:
         info = self.in_redis(address.thread_id) if channels and self._largest else None
         if info is None or self._largest is None or info.bytes <= self._largest:
             return {}
-        sizes, waiting, end = dict.fromkeys(channels, 0), set(channels), time.monotonic() + SECONDS
+        sizes, waiting = dict.fromkeys(channels, 0), set(channels)
         wanted, above = address.checkpoint_id, f"{address.checkpoint_id}\0"  # the smallest greater id
         stream = auditing.entries(self._context, address.thread_id, address.checkpoint_ns, above, -1)
-        for entry in self._stream(until(lambda: time.monotonic() > end, stream)):
+        for entry in self._stream(until(Limit(SECONDS), stream)):
             if entry.id != wanted:
                 continue  # it is of another branch
             wanted = entry.parent
@@ -316,7 +316,7 @@ class Source:
     def addresses(self, thread: str) -> list[Address]:
         """Return the checkpoints of a thread in Redis, by namespace and id. Cost: one round trip."""
         index, _ = self._context.keyspace.keys(thread)
-        members = driver_of(self.hot).run(_command("ZRANGEBYLEX", index, b"[c", b"(d"))
+        members = driver_of(self.hot).request(Command(("ZRANGEBYLEX", index, b"[c", b"(d")))
         return [Address(thread, *names.components(member[1:])) for member in members]
 
     def _in_cold(self, address: Address) -> list[Address]:
@@ -329,14 +329,14 @@ class Source:
         """True if a checkpoint is in Redis. Cost: one round trip."""
         index, _ = self._context.keyspace.keys(address.thread_id)
         member = b"[" + names.checkpoint(address.checkpoint_ns, address.checkpoint_id or "")
-        return bool(driver_of(self.hot).run(_command("ZRANGEBYLEX", index, member, member)))
+        return bool(driver_of(self.hot).request(Command(("ZRANGEBYLEX", index, member, member))))
 
     def children(self, address: Address) -> list[Address]:
         """Return the children among the next 50 checkpoints of the namespace in Redis. Cost: two round trips."""
         index, _ = self._context.keyspace.keys(address.thread_id)
         ns = names.component(address.checkpoint_ns)
         bounds = b"(c" + ns + names.component(address.checkpoint_id or ""), b"(c" + ns[:-1] + b"\1"
-        members = driver_of(self.hot).run(_command("ZRANGEBYLEX", index, *bounds, "LIMIT", 0, MAX_NEXT))
+        members = driver_of(self.hot).request(Command(("ZRANGEBYLEX", index, *bounds, "LIMIT", 0, MAX_NEXT)))
         if not members:
             return []
         upper = f"{names.name_of(members[-1][1 + len(ns) :])}\0"  # the smallest greater id
@@ -386,6 +386,19 @@ def elements_of(history: DeltaChannelHistory) -> list[Any]:
     return [item for part in parts for item in (part if isinstance(part, list) else [part])]
 
 
+class Limit:
+    """A time limit. It remembers that it was reached."""
+
+    def __init__(self, seconds: float) -> None:
+        """Begin now."""
+        self._end, self.is_over = time.monotonic() + seconds, False
+
+    def __call__(self) -> bool:
+        """Return True once the time is up."""
+        self.is_over = time.monotonic() >= self._end
+        return self.is_over
+
+
 def until(is_over: Callable[[], bool], stream: Generator[Any, Any, None]) -> Generator[Any, Any, None]:
     """End a stream before a request if `is_over` returns True."""
     pump = Pump(stream)
@@ -398,10 +411,6 @@ def until(is_over: Callable[[], bool], stream: Generator[Any, Any, None]) -> Gen
         else:
             with pump:
                 pump.reply = yield step
-
-
-def _command(*arguments: Argument) -> Operation[Any]:
-    return (yield Command(arguments))
 
 
 def _cold_call(method: str, arguments: Sequence[Any], options: dict[str, Any]) -> Tiered[Any]:

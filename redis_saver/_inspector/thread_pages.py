@@ -27,7 +27,7 @@ from redis_saver._inspector.rows import (
     read_moment,
     tokens_of,
 )
-from redis_saver._inspector.source import Source
+from redis_saver._inspector.source import Limit, Source
 from redis_saver._inspector.values import STATES, Hides, state_of, unmarked
 from redis_saver.errors import DecodeError, KeyUnavailable, ThreadNotFound
 
@@ -41,6 +41,7 @@ MAX_WRITES = 20 * ROWS
 """Maximum number of writes on a page."""
 SAID, SAID_SECONDS = 6, 0.5
 """Number of checkpoints that the list reads of each thread, and its time limit in seconds for all of them."""
+_UNREADABLE = (DecodeError, KeyUnavailable, ThreadNotFound)
 _STOP_ASKING = 286
 """Status that stops htmx from polling."""
 
@@ -58,11 +59,11 @@ class ThreadPages:
             query, order, page = read_filters(arguments)
         except ValueError as error:
             return {"status": 400, "listing": None, "wrong": str(error)}
-        end = time.monotonic() + SEARCH_SECONDS
-        listing = list_threads(self._source, query, order, page * LISTED, lambda: time.monotonic() >= end)
+        limit = Limit(SEARCH_SECONDS)
+        listing = list_threads(self._source, query, order, page * LISTED, limit)
         rows, opened = listing.threads[(page - 1) * LISTED :], _moment(arguments, "opened")
         return {
-            "listing": listing, "rows": rows, "said": self._said(rows), "opened": opened,
+            "listing": listing, "is_partial": limit.is_over, "rows": rows, "said": self._said(rows), "opened": opened,
             "named": listing.damaged[:MAX_NAMED],
             "page": page, "is_last": page == MAX_PAGES, "has_more": listing.count > page * LISTED, "wrong": "",
         }  # fmt: skip
@@ -78,11 +79,7 @@ class ThreadPages:
                 continue
             try:
                 entries = self._source.entries(info.thread_id, "", None, SAID, longest=PREVIEWED)
-            except (
-                DecodeError,
-                KeyUnavailable,
-                ThreadNotFound,
-            ):  # no key for it, damaged, or gone; its page says which
+            except _UNREADABLE:  # its page says why
                 continue
             rows = [row for turn in page_of(entries, SAID, self._hides)[0] for row in turn.rows]
             if (newest := next((row for row in rows if row.notice or row.preview), None)) is not None:

@@ -149,21 +149,19 @@ class Node:
     is_masked: bool = False
 
 
-class Mask:
-    """Hides the values of channels, keys and fields by patterns of their names. Case is ignored."""
-
-    def __init__(self, patterns: Sequence[str]) -> None:
-        """Hide values whose names match a pattern. `*` hides all."""
-        self._patterns = [pattern.lower() for pattern in patterns]
-
-    def hides(self, name: object) -> bool:
-        """True if a value with this name is hidden."""
-        text = str(name).lower() if isinstance(name, (str, int)) else ""
-        return any(fnmatchcase(text, pattern) for pattern in self._patterns)
-
-
 Hides: TypeAlias = Callable[[object], bool]
 """True for names of channels, keys and fields whose values are hidden."""
+
+
+def hiding(patterns: Sequence[str]) -> Hides:
+    """Hide values whose names match a pattern, in upper or lower case. `*` hides all."""
+    lowered = [pattern.lower() for pattern in patterns]
+
+    def hides(name: object) -> bool:
+        text = str(name).lower() if isinstance(name, (str, int)) else ""
+        return any(fnmatchcase(text, pattern) for pattern in lowered)
+
+    return hides
 
 
 def nothing(_: object) -> bool:
@@ -177,15 +175,15 @@ class Trees:
     A tree grows level by level, so all elements of a level come before their children.
     """
 
-    def __init__(self, mask: Mask) -> None:
-        """Make masked trees."""
-        self.mask, self._left, self.markdown_left = mask, NODES, MARKDOWN
+    def __init__(self, hides: Hides) -> None:
+        """Make trees without values that are hidden by their names."""
+        self.hides, self._left, self.markdown_left = hides, NODES, MARKDOWN
 
     def tree(self, name: object, value: object, at: At = (), first: int = 0, *, whole: bool = False) -> Node:
         """Return the tree of a value.
 
         Args:
-            name: Its name, which the mask may hide.
+            name: Its name, by which it may be hidden.
             value: The value.
             at: Its position in the value of its channel.
             first: Position of the first element to show.
@@ -212,7 +210,7 @@ class Trees:
 
     def _node(self, name: object, value: object, at: At, length: int) -> tuple[Node, list[tuple[Any, Any]]]:
         """Return a part without its elements, with a text of up to `length` characters, and the elements."""
-        if self.mask.hides(name):
+        if self.hides(name):
             return self.masked(name, value, at), []
         if (parts := elements(value)) is not None:
             return Node(name, type(value).__name__, at, count=len(parts)), parts
@@ -503,7 +501,7 @@ def chat(trees: Trees, messages: Sequence[Any], first: int, at: At = ()) -> list
 
 
 def _message(trees: Trees, message: BaseMessage, written: Any, at: At) -> ChatMessage:
-    content, hides = message.content, trees.mask.hides
+    content, hides = message.content, trees.hides
     is_masked = hides("content")
     texts, blocks = list[tuple[str, bool]](), list[Node]()
     for each in () if is_masked else content if isinstance(content, list) else [content]:
@@ -529,6 +527,6 @@ def _message(trees: Trees, message: BaseMessage, written: Any, at: At) -> ChatMe
 def _call(trees: Trees, call: Any, at: At) -> Node:
     """Return a tool call as a tree of its arguments, under its name."""
     name, arguments = (call.get("name"), call.get("args")) if isinstance(call, dict) else ("?", call)
-    shown_name = "…" if trees.mask.hides("name") else str(name)
-    make = trees.masked if trees.mask.hides("args") else trees.tree
+    shown_name = "…" if trees.hides("name") else str(name)
+    make = trees.masked if trees.hides("args") else trees.tree
     return make(shown_name, arguments, at)

@@ -227,11 +227,11 @@ class PostgresItems(Items):
         with self.doing(), self._connection.transaction(), self._connection.cursor(name="redis_saver_items") as cursor:
             cursor.itersize = _ROWS_PER_PAGE
             for row in cursor.execute(_SELECT.format(condition), bounds):
-                yield self._item(*row)
+                yield self._item(row)
 
-    def _item(
-        self, prefix: str, key: str, text: str, created: int, updated: int, expires: int | None, minutes: int | None
-    ) -> ItemOrError:
+    def _item(self, row: Sequence[Any]) -> ItemOrError:
+        """Return the item of a row with the columns `_ROW`."""
+        prefix, key, text, created, updated, expires, minutes = row
         expires_at = 0 if expires is None else max(1, expires // 1000)
         ttl = 0 if expires is None else (minutes or 0) * 60_000 or max(1, expires_at - updated // 1000)
         item = StoredItem(tuple(prefix.split(".")), key, None, created, updated, ttl, expires_at, len(text))
@@ -248,7 +248,7 @@ class PostgresItems(Items):
         with self.doing():
             asked = [[".".join(item.namespace) for item in storable], [item.key for item in storable]]
             for row in self._connection.execute(_LOOK_UP, asked):
-                stored[tuple(row[0].split(".")), row[1]] = self._item(*row)
+                stored[tuple(row[0].split(".")), row[1]] = self._item(row)
         return [stored.get((item.namespace, item.key)) for item in items]
 
     def write(self, wanted: Sequence[tuple[StoredItem, int]]) -> NotStored:

@@ -25,7 +25,7 @@ from redis_saver._common.times import id_at
 from redis_saver._inspector import thread_pages
 from redis_saver._inspector.rows import PREVIEWED, TreeRow, page_of, text_tree, turns
 from redis_saver._inspector.source import Source
-from redis_saver._inspector.values import Mask, ago
+from redis_saver._inspector.values import ago, hiding
 from tests.support.factories import chain, checkpoint, config, put
 from tests.support.inspecting import SECRET, browser, check_markup, embedded, links, make_failed, make_thread, writer
 from tests.support.uniform import Target, Uniform, encryption
@@ -179,11 +179,11 @@ def test_subgraphs_failures_and_masked_values() -> None:
         (["messages", "__*"], ["weather", "May I"], "messages: masked"),
         (["*"], [SECRET, "weather", "May I"], "masked"),
     ):
-        mask = Mask(patterns)
-        rows = rows_of(saver, "t", mask.hides)
+        hides = hiding(patterns)
+        rows = rows_of(saver, "t", hides)
         shown = " ".join(f"{row.preview} {row.notice}" for row in rows)
         assert not any(text in shown for text in hidden) and kept in shown, patterns
-        assert not any(row.has(text, mask.hides) for text in hidden for row in rows), patterns
+        assert not any(row.has(text, hides) for text in hidden for row in rows), patterns
 
 
 def test_hostile_values_make_one_short_printable_line() -> None:
