@@ -18,7 +18,7 @@ from redis_saver._checkpoint.pruning import Pruned, added
 from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._cli import screen
 from redis_saver._cli.looking import thread_json
-from redis_saver._cli.options import EVERY, JSON, MAX_NUMBER, command, duration, labels_of, past, span, words_of
+from redis_saver._cli.options import EVERY, JSON, MAX_NUMBER, command, duration, labels_of, past, span
 from redis_saver._cli.servers import Savers, Servers, postgres_url, redis_url
 from redis_saver._common.config import Address
 from redis_saver._common.display import counted, printable, shown
@@ -400,9 +400,9 @@ class _Part:
 def _forget(
     servers: Servers,
     *,
-    thread: list[str] | None = typer.Option(None, metavar="ID..."),
+    thread: list[str] | None = None,
     thread_prefix: list[str] | None = None,
-    namespace: list[str] | None = typer.Option(None, metavar="LABEL..."),
+    namespace: list[str] | None = None,
     store_prefix: str | None = None,
     yes: bool = False,
 ) -> int:
@@ -412,10 +412,9 @@ def _forget(
     Missing threads and items are no error. So run it again if it ended early.
 
     Options:
-        thread: Names of threads; may be repeated.
+        thread THREAD: Name of a thread; may be repeated.
         thread_prefix TEXT: All threads whose names begin with TEXT; may be repeated.
-        namespace: All items of the namespace with these labels, and of its children, such as --namespace
-            memories user-1; may be repeated.
+        namespace NAMESPACE: All items of the namespace and of its children, such as memories.user-1; may be repeated.
         store_prefix PREFIX: Prefix of the store's keys, if it differs from --prefix, as for the RedisStore of a
             TieredStore. Default: --prefix.
         yes: Delete them.
@@ -426,10 +425,10 @@ def _forget(
         1: something could not be deleted, or was written again meanwhile.
         2: a URL or a login is wrong, or a package is missing.
 
-    Example: redis-saver forget --redis redis://host:6379 --thread-prefix user-1: --namespace memories user-1 --yes
+    Example: redis-saver forget --redis redis://host:6379 --thread-prefix user-1: --namespace memories.user-1 --yes
     """
-    namespaces = dict.fromkeys(labels_of(words) for words in words_of(namespace))
-    threads, prefixes = [name for words in words_of(thread) for name in words], tuple(thread_prefix or ())
+    namespaces = dict.fromkeys(labels_of([each]) for each in namespace or ())
+    threads, prefixes = thread or (), tuple(thread_prefix or ())
     if not (threads or prefixes or namespaces):
         raise typer.BadParameter("name what to delete.", param_hint="--thread, --thread-prefix or --namespace")
     if "" in prefixes:

@@ -8,16 +8,15 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 import typer
-from langgraph.store.base import InvalidNamespaceError
 from rich.text import Text
 
 from redis_saver._cli import screen
 from redis_saver._cli.changing import confirmed
 from redis_saver._cli.looking import size
-from redis_saver._cli.options import EVERY, JSON, MAX_NUMBER, command
+from redis_saver._cli.options import EVERY, JSON, MAX_NUMBER, command, labels_of
 from redis_saver._cli.servers import Servers
-from redis_saver._common.display import counted, printable
-from redis_saver._inspector.memory import Branch, ItemRow, Labels, Memory, read_labels
+from redis_saver._common.display import counted
+from redis_saver._inspector.memory import Branch, ItemRow, Labels, Memory
 from redis_saver._inspector.values import ago, expiry, moment
 from redis_saver.errors import EndpointError
 
@@ -33,13 +32,6 @@ _NOT_READ = "shown without values: {}. --keys-file or REDIS_SAVER_KEYS has the k
 
 def _opened(servers: Servers, store_prefix: str | None) -> AbstractContextManager[Memory]:
     return servers._replace(prefix=servers.prefix if store_prefix is None else store_prefix).memory()
-
-
-def _labels(words: Sequence[str]) -> Labels:
-    try:
-        return read_labels(words)
-    except InvalidNamespaceError as error:
-        raise EndpointError(printable(str(error))) from error
 
 
 def _words(labels: Labels) -> str:
@@ -69,7 +61,7 @@ def _items(
 
     Example: redis-saver items --redis redis://host:6379 memories user-7
     """
-    labels = _labels(namespace or ())
+    labels = labels_of(namespace or ())
     try:
         matching = json.loads(where) if where else None
     except ValueError as error:
@@ -139,7 +131,7 @@ def _item(
         yes: Do not ask.
         store_prefix PREFIX: Prefix of the store's keys, if it differs from --prefix. Default: --prefix.
     """
-    labels, key = _labels(name[:-1]), name[-1]
+    labels, key = labels_of(name[:-1]), name[-1]
     if not labels:
         raise typer.BadParameter("write the labels of the namespace, then the key.", param_hint="NAME")
     with _opened(servers, store_prefix) as memory:

@@ -17,7 +17,7 @@ from typing_extensions import Self
 
 from redis_saver._checkpoint.saver import context_of, driver_of
 from redis_saver._cli import screen
-from redis_saver._cli.options import JSON, MAX_NUMBER, command, duration, encryption_of, labels_of, note_url, words_of
+from redis_saver._cli.options import JSON, MAX_NUMBER, command, duration, encryption_of, labels_of, note_url
 from redis_saver._cli.servers import Cold, Hot, postgres_url, redis_url, refuse_embedded, warn
 from redis_saver._client.urls import without_password
 from redis_saver._common import times
@@ -57,7 +57,7 @@ def _migrate(
     store: bool = False,
     source_prefix: str | None = None,
     target_prefix: str = "langgraph",
-    namespace: list[str] | None = typer.Option(None, metavar="LABEL..."),
+    namespace: list[str] | None = None,
     ttl: timedelta | None = typer.Option(None, parser=duration),
     replace: Replace | None = None,
     plain: bool = False,
@@ -80,8 +80,7 @@ def _migrate(
         source_prefix PREFIX: Prefix of all keys in a SOURCE in Redis. Default: langgraph, or any prefix for
             the savers of other packages.
         target_prefix PREFIX: Prefix of all keys in a TARGET in Redis.
-        namespace: With --store, only items whose namespaces begin with these labels, such as --namespace
-            memories user-1.
+        namespace NAMESPACE: With --store, only items of this namespace and of its children, such as memories.user-1.
         ttl DURATION: TTL in a TARGET in Redis, such as 7d or 90m. Default: none for threads, and for items the same
             expiry as in the source.
         replace: With --store, replace items with another value in TARGET if they are older there, or always. Default:
@@ -96,16 +95,15 @@ def _migrate(
     refuse_embedded(target)
     encryption = encryption_of(keys_file)
     of_target = None if plain else encryption
-    words, *others = words_of(namespace) or [[]]
-    if others:
-        again = shown(" ".join(others[0]))
+    if namespace and len(namespace) > 1:
+        again = shown(namespace[1])
         raise EndpointError(f"--namespace {again}: write --namespace once, and run this again for another one")
     if store or is_file_of_items(source):
         if threads or thread_prefix or sample != SAMPLE:
             raise EndpointError("--thread, --thread-prefix and --sample are only for threads, not for items of a store")
         there = opened_store(source, target=False, prefix=source_prefix, encryption=encryption)
         here = opened_store(target, target=True, prefix=target_prefix, encryption=of_target)
-        options: dict[str, Any] = {"namespace": labels_of(words), "replace": replace, "ttl": ttl}
+        options: dict[str, Any] = {"namespace": labels_of(namespace or ()), "replace": replace, "ttl": ttl}
         options |= {"plain": plain, "dry_run": dry_run}
         return _move(migrate_items, there, here, options, as_json=as_json)
     if namespace or replace:

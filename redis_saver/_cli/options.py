@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from datetime import datetime, timedelta
-from itertools import takewhile
 from typing import Any, TypeAlias
 
 import typer
 from langgraph.store.base import InvalidNamespaceError
-from typer.core import TyperCommand
 from typer.models import ParameterInfo
 
 from redis_saver._cli import screen
 from redis_saver._cli.servers import Servers
 from redis_saver._common import times, ttl as ttls
 from redis_saver._common.display import printable
+from redis_saver._inspector.memory import Labels, read_labels
 from redis_saver._inspector.rows import read_moment
-from redis_saver._store.context import check_labels
 from redis_saver.encryption import Encryption, Keyset, from_environment
 from redis_saver.errors import ColdTimeout, EndpointError, ThreadNotFound
 
@@ -127,7 +125,7 @@ def command(
         of_words.__signature__ = inspect.Signature(described)  # type: ignore[attr-defined]
         of_words.__annotations__ = {}
         group, _, word = name.rpartition(" ")
-        _GROUPS[group].command(word, help=text, cls=_Command, epilog=_epilog(codes or own_codes))(of_words)
+        _GROUPS[group].command(word, help=text, epilog=_epilog(codes or own_codes))(of_words)
         return run
 
     return register
@@ -172,32 +170,6 @@ def _described(parameter: inspect.Parameter, metavar: str, text: str) -> inspect
     return parameter.replace(default=info)
 
 
-class _Command(TyperCommand):
-    """A command that refuses both words of an option such as `--pinned/--not-pinned`.
-
-    An option whose metavar ends in dots takes several words, such as `--namespace memories user-1`. The words are
-    joined by NUL for Typer, and `words_of` splits them again.
-    """
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Check and join words, then parse them as any command does."""
-        several = {name for option in self.params if str(option.metavar).endswith("...") for name in option.opts}
-        for option in self.params:
-            both = [word for word in (*option.opts, *option.secondary_opts) if word in args]
-            if option.secondary_opts and len(both) > 1:
-                raise typer.BadParameter(f"{' and '.join(both)}: give one of the two.", ctx=ctx)
-        joined, left = list[str](), list(args)
-        while left and joined[-1:] != ["--"]:
-            joined.append(left.pop(0))
-            if joined[-1] in several:
-                words = list(takewhile(lambda word: not word.startswith("-"), left))
-                if not words:
-                    raise typer.BadParameter(f"{joined[-1]} needs at least one word.", ctx=ctx)
-                joined.append("\0".join(words))
-                left = left[len(words) :]
-        return super().parse_args(ctx, joined + left)
-
-
 def encryption_of(keys_file: str | None) -> Encryption | None:
     """Return encryption with the keys of a file, else those of the environment (`from_environment`), or None.
 
@@ -215,19 +187,14 @@ def encryption_of(keys_file: str | None) -> Encryption | None:
     return encryption
 
 
-def words_of(uses: Iterable[str] | None) -> list[list[str]]:
-    """Return the words of each use of an option that takes several words."""
-    return [use.split("\0") for use in uses or ()]
-
-
-def labels_of(words: Sequence[str]) -> tuple[str, ...]:
-    """Return a namespace from its labels.
+def labels_of(words: Sequence[str]) -> Labels:
+    """Return a namespace from its labels, as `read_labels` does.
 
     Raises:
-        EndpointError: A word is no valid label.
+        EndpointError: A label is empty, or has NUL.
     """
     try:
-        return check_labels(tuple(words), "--namespace")
+        return read_labels(words)
     except InvalidNamespaceError as error:
         raise EndpointError(printable(str(error))) from error
 

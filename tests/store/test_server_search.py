@@ -340,7 +340,7 @@ async def test_forget_leaves_no_documents(store: Uniform, target: Target) -> Non
     await furnish(store)
     if store.native_async:
         return
-    asked = ["forget", "--redis", target.url, "--store-prefix", target.prefix, "--namespace", *NS, "--yes"]
+    asked = ["forget", "--redis", target.url, "--store-prefix", target.prefix, "--namespace", ".".join(NS), "--yes"]
     assert await asyncio.to_thread(main, asked) == 0
     check_documents(target)
     assert not [key for key in target.keys() if b"user-1" in key and not key.endswith(b":retired")]
