@@ -37,8 +37,6 @@ _DELTA = (
 _LIMIT: Any = typer.Option(100, min=1, max=MAX_NUMBER)
 _TREE, _SEARCHED = 100, 2_000
 """Number of checkpoints that `tree` reads by default, and when it looks for a turn or a text."""
-_SAYS = {"says": 30}
-"""Minimum width of what a node said, so that other columns are cut first."""
 _UUID = 36
 """Length of a UUID. Longer names of runs are cut on a narrow terminal."""
 _GIST = 60
@@ -382,9 +380,7 @@ def _print_tree(turns: Sequence[Turn]) -> None:
         last = turn.number
     columns = ("", "turn", "checkpoint", "ran", "says", "created (UTC)", "bytes", "next")
     if cells:
-        screen.table(
-            columns, cells, right=("turn", "bytes"), ids=("checkpoint",), whole=("", "created (UTC)"), least=_SAYS
-        )
+        screen.table(columns, cells, right=("turn", "bytes"), ids=("checkpoint",), whole=("", "created (UTC)"))
 
 
 @command("diff", _CODES, reads=True)

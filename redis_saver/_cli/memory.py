@@ -108,7 +108,7 @@ def _show_items(labels: Labels, rows: Sequence[ItemRow]) -> None:
         ends = [ago(row.updated_at), expiry(row.expires_at), f"{row.bytes:,}"]
         cells.append([*where, screen.named(row.key), screen.named(value), *ends])
     columns = [*(["namespace"] if below else []), "key", "value", "updated", "expires", "bytes"]
-    screen.table(columns, cells, right=("bytes",), whole=("updated", "expires"), least={"value": 40})
+    screen.table(columns, cells, right=("bytes",), whole=("updated", "expires"))
     if unreadable := next((row.unreadable for row in rows if row.unreadable), ""):
         screen.note(_NOT_READ.format(unreadable))
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
-from types import MappingProxyType
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -25,6 +24,8 @@ _GAP = 2
 """Blanks between two columns."""
 _NARROWEST = 12
 """Minimum width of a column that is cut."""
+_LEAST = {"says": 30, "value": 40}
+"""The same for columns of texts, so that others are cut first."""
 _ENDING = 8
 """Minimum number of characters of a shortened id. Commands accept such an ending for the id."""
 
@@ -124,7 +125,6 @@ def table(
     right: Iterable[str] = (),
     ids: Iterable[str] = (),
     whole: Iterable[str] = (),
-    least: Mapping[str, int] = MappingProxyType({}),
     wrapped: bool = False,
 ) -> None:
     """Print a table without lines.
@@ -138,7 +138,6 @@ def table(
         right: Columns of numbers, which are never cut.
         ids: Columns of ids, or of ids joined by commas. They are shortened, but never cut.
         whole: Other columns that are never cut, such as times.
-        least: Minimum widths of columns that are cut. Default: 12.
         wrapped: True to wrap the last column instead of cutting it.
     """
     cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
@@ -147,7 +146,7 @@ def table(
         for at in (at for at, name in enumerate(columns) if name in set(ids)):
             _shorten(cells, at)
     pairs = zip(columns, _widths(columns, cells), strict=True)
-    widths = [width if name in kept else min(width, least.get(name, _NARROWEST)) for name, width in pairs]
+    widths = [width if name in kept else min(width, _LEAST.get(name, _NARROWEST)) for name, width in pairs]
     number = len(columns)
     while number > 1 and sum(widths[:number]) + _GAP * (number - 1) > console.width:
         number -= 1

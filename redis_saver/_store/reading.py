@@ -198,7 +198,8 @@ def page(context: StoreContext, place: Place, offset: int, limit: int, *, refres
     token, below, refreshes = b"", b"", refresh and not context.has_documents
     while True:
         size = min(limit - len(entries), ITEMS_PER_PAGE)
-        part = yield from _page_part(context, place.partition, place.prefix, below, offset, size, refreshes)
+        arguments = _PageArguments(int(refreshes), place.prefix, below, offset, size)
+        part = yield from _page_part(context, place.partition, arguments)
         if part is None:
             refreshes = False
             continue
@@ -213,6 +214,17 @@ def page(context: StoreContext, place: Place, offset: int, limit: int, *, refres
     return Page(token, entries)
 
 
+class _PageArguments(NamedTuple):
+    """Arguments of `search_items.lua`."""
+
+    refresh: int
+    prefix: bytes
+    below: bytes
+    """Version below which to begin; empty at the newest item."""
+    offset: int
+    limit: int
+
+
 class _PagePart(NamedTuple):
     """Reply of `search_items.lua`."""
 
@@ -225,20 +237,18 @@ class _PagePart(NamedTuple):
 
 
 @keyed
-def _page_part(
-    context: StoreContext, partition: Partition, prefix: bytes, below: bytes, offset: int, limit: int, refresh: bool
-) -> Operation[_PagePart | None]:
+def _page_part(context: StoreContext, partition: Partition, wanted: _PageArguments) -> Operation[_PagePart | None]:
     """Read as much of a page as one reply holds. None if a refresh is impossible here, as the items have documents."""
-    reply = yield from ask(context, partition, scripts.SEARCH_ITEMS, (int(refresh), prefix, below, offset, limit))
-    if reply.code == StoreReply.DOCUMENTED and refresh:
+    reply = yield from ask(context, partition, scripts.SEARCH_ITEMS, wanted)
+    if reply.code == StoreReply.DOCUMENTED and wanted.refresh:
         return None
     make = entry_maker(context.values, partition)
     with reading_store(partition.keys[0]):
         if reply.code:
             raise ValueError(f"the reply has the code {reply.code}, which this call does not allow")
         token, next_below, passed, *items = reply.values
-        if next_below and int(next_below) >= (int(below) if below else math.inf):
-            raise ValueError(f"the page below version {shown(below)} goes on below {shown(next_below)}")
+        if next_below and int(next_below) >= (int(wanted.below) if wanted.below else math.inf):
+            raise ValueError(f"the page below version {shown(wanted.below)} goes on below {shown(next_below)}")
         return _PagePart(token, next_below, passed, list(map(make, items[::2], items[1::2])))
 
 

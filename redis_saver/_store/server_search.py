@@ -57,7 +57,7 @@ def _asking_index() -> Iterator[None]:
         yield
     except RedisSaverError:
         raise
-    except Exception as error:
+    except Exception as error:  # each client has classes of its own, which operations do not import
         if re.search(r"unknown command\W+FT\.", str(error), re.IGNORECASE):
             raise UnsupportedServer(
                 "the server has no vector search (it does not know FT.SEARCH), which index={'search': 'server'} needs: "
