@@ -25,7 +25,7 @@ _GAP = 2
 _NARROWEST = 12
 """Minimum width of a column that is cut."""
 _LEAST = {"says": 30, "value": 40}
-"""The same for columns of texts, so that others are cut first."""
+"""Minimum widths of columns of texts, so that others are cut first."""
 _ENDING = 8
 """Minimum number of characters of a shortened id. Commands accept such an ending for the id."""
 

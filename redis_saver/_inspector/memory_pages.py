@@ -50,7 +50,8 @@ class MemoryPages:
             "labels": labels, "tree": found[:NAMESPACES], "more": len(found) - NAMESPACES, "rows": rows[:ITEMS],
             "own": next((branch for branch in tree if branch.namespace == labels), None),
             "has_more": len(rows) > ITEMS, "page": page, "has_index": self._memory.has_index,
-            "text": lambda row: self._text(row, _SHORT), "unreadable": next((row.unreadable for row in rows if row.unreadable), ""),
+            "text": lambda row: self._text(row, _SHORT),
+            "unreadable": next((row.unreadable for row in rows if row.unreadable), ""),
             "is_partial": any(branch.bytes is None for branch in tree),
         }  # fmt: skip
 
