@@ -182,11 +182,9 @@ class Servers(NamedTuple):
         """
         url = redis_url(self.url)
         with opened_store(url, target=False, prefix=self.prefix, encryption=self.encryption) as endpoint:
-            store: Any = endpoint.store
-            driver: Any = stores.driver_of(store)
-            values = stores.context_of(store).values._replace(serde=_readable_serializer())
-            store._context = store._context._replace(values=values)  # noqa: SLF001
-            yield Memory(store, RedisCache(driver.client, prefix=self.prefix))
+            driver: Any = stores.driver_of(endpoint.store)
+            stores.use_values(endpoint.store, serde=_readable_serializer())
+            yield Memory(endpoint.store, RedisCache(driver.client, prefix=self.prefix))
 
 
 def _readable_serializer() -> SerializerProtocol:

@@ -210,8 +210,7 @@ def memory_of(saver: Saver[Any], store: Any = None) -> Memory:
         options: Any = {"serde": saver.serde, "encryption": encryption, "limits": values.limits, "cache_bytes": 0}
         kind: Any = stores.AsyncRedisStore if driver.is_async else stores.RedisStore
         store = kind(client, prefix=values.keyspace.prefix, **options)
-        of_store = stores.context_of(store).values._replace(reads_plain_threads=values.reads_plain_threads)
-        store._context = store._context._replace(values=of_store)  # noqa: SLF001
+        stores.use_values(store, reads_plain_threads=values.reads_plain_threads)
     cache_kind: Any = caches.AsyncRedisCache if driver.is_async else caches.RedisCache
     cache = cache_kind(client, prefix=stores.context_of(store).keyspace.prefix)
     store._driver = cache._driver = driver  # noqa: SLF001 - an asyncio client belongs to one driver

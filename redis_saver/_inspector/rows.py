@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage, HumanMessage
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, TASKS
@@ -31,8 +32,6 @@ from redis_saver._inspector.values import (
     used_tokens,
 )
 from redis_saver._tiered.thread_info import Damaged
-
-T = TypeVar("T")
 
 # -- threads
 
@@ -387,58 +386,44 @@ def _triggered(channel: str, value: Any) -> str | None:
 
 
 def text_tree(turns: Sequence[Turn]) -> Iterator[tuple[str, Turn, TreeRow]]:
-    """Draw turns as text, oldest first. A subgraph's checkpoints follow the one of the root that called it.
+    """Draw turns as text, oldest first. A chain runs straight down, and a fork opens a lane for each branch.
+
+    A subgraph's checkpoints follow the one of the root that called it. A checkpoint without its parent starts a branch.
 
     Yields:
         The lines to print before a checkpoint, its turn, and the checkpoint.
     """
     every = [(turn, row) for turn in turns for row in turn.rows]
-    roots, inner = {row.entry.id for _, row in every if not row.entry.ns}, dict[str, list[tuple[Turn, TreeRow]]]()
-    history = list[tuple[str, str, tuple[Turn, TreeRow]]]()
+    roots, called = {row.entry.id for _, row in every if not row.entry.ns}, defaultdict[Any, list[Any]](list)
+    left, children = dict[tuple[str, str], tuple[Turn, TreeRow]](), defaultdict[Any, list[tuple[str, str]]](list)
     for turn, row in every:
-        entry = row.entry
-        if entry.ns and (caller := entry.parents.get("")) in roots:
-            inner.setdefault(caller, []).append((turn, row))
+        caller = row.entry.parents.get("") if row.entry.ns else None
+        if caller in roots:
+            called["", caller].append((turn, row))
         else:
-            parent = f"{entry.ns}\0{entry.parent}" if entry.parent else ""
-            history.append((f"{entry.ns}\0{entry.id}", parent, (turn, row)))
-    for lane, (turn, row) in lanes(history):
-        yield lane, turn, row
-        below = lane.replace("└─", "  ").replace("├─", "│ ")
-        for its_turn, called in reversed(inner.get(row.entry.id, []) if not row.entry.ns else []):
-            yield f"{below}{'┊ ' * min(called.entry.ns.count('|') + 1, MAX_LANES)}", its_turn, called
+            left[row.entry[:2]] = turn, row
+    for key, (_, row) in left.items():
+        parent = row.entry.ns, row.entry.parent or ""
+        children[parent if parent in left else None].append(key)
+    stack = [("", "", key) for key in children[None]]
+    circular = [("", "", key) for key in reversed(left)]  # for checkpoints that are each other's ancestors
+    while left:
+        lane, below, key = (stack or circular).pop()
+        if key not in left:
+            continue
+        yield lane, *left.pop(key)
+        inside = lane.replace("└─", "  ").replace("├─", "│ ")
+        for turn, row in reversed(called[key]):
+            yield f"{inside}{'┊ ' * min(row.entry.ns.count('|') + 1, MAX_LANES)}", turn, row
+        branches = children[key]
+        for position, branch in enumerate(branches):  # newest first, so that the oldest is on top of the stack
+            fork, past = ("", "") if len(branches) == 1 else ("├─", "│ ") if position else ("└─", "  ")
+            stack.append((below + fork, below + past, branch))
 
 
 def task_state(channels: Collection[str]) -> str:
     """Return the state of tasks that wrote to channels: `failed`, `interrupted`, or empty."""
     return "failed" if ERROR in channels else "interrupted" if INTERRUPT in channels else ""
-
-
-def lanes(history: Sequence[tuple[str, str, T]]) -> Iterator[tuple[str, T]]:
-    """Draw checkpoints as text, oldest first. A chain runs straight down, and a fork opens a lane for each branch.
-
-    Args:
-        history: Id, parent's id (or an empty text) and value of each checkpoint, newest first. A checkpoint without
-            its parent starts a branch.
-
-    Yields:
-        The lines to print before a checkpoint, and its value.
-    """
-    values = {name: value for name, _, value in history}
-    children: dict[str, list[str]] = {}
-    for name, parent, _ in history:
-        children.setdefault(parent if parent in values else "", []).append(name)
-    stack = [("", "", name) for name in children.get("", ())]
-    circular = [("", "", name) for name in reversed(values)]  # for checkpoints that are each other's ancestors
-    while values:
-        lane, below, name = (stack or circular).pop()
-        if name not in values:
-            continue
-        yield lane, values.pop(name)
-        branches = children.get(name, ())
-        for position, branch in enumerate(branches):  # newest first, so that the oldest is on top of the stack
-            fork, past = ("", "") if len(branches) == 1 else ("├─", "│ ") if position else ("└─", "  ")
-            stack.append((below + fork, below + past, branch))
 
 
 MAX_LANES = 12

@@ -16,7 +16,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from redis.exceptions import RedisClusterException, RedisError
 
-from redis_saver._checkpoint.saver import RedisSaver, driver_of
+from redis_saver._checkpoint.saver import RedisSaver, context_of, driver_of, with_context
 from redis_saver._client import clients, urls
 from redis_saver._client.sync import SyncDriver
 from redis_saver._common import postgres
@@ -27,7 +27,7 @@ from redis_saver._migrate.foreign import ForeignSource, RedisDocuments, ValkeySt
 from redis_saver._migrate.savers import endpoint_of
 from redis_saver._migrate.stores import OurItems, PostgresItems
 from redis_saver._storage.opaque import OpaqueSerializer
-from redis_saver._store.store import RedisStore, context_of
+from redis_saver._store.store import RedisStore, use_values
 from redis_saver.encryption import Encryption
 from redis_saver.errors import EndpointError, RedisSaverError
 
@@ -203,9 +203,9 @@ def _open_ours(wanted: _Wanted, stack: ExitStack) -> Any:
     settings["require_encryption"] = None if wanted.encryption else wanted.require_encryption
     serde = OpaqueSerializer() if wanted.encryption and wanted.target else serializer()
     context = RedisSaver.from_conn_string(wanted.url, serde=serde, **settings)
-    saver = stack.enter_context(context)
+    saver: Any = stack.enter_context(context)
     if not wanted.require_encryption:
-        saver._context = saver._context._replace(reads_plain_threads=True)  # noqa: SLF001
+        saver = with_context(saver, context_of(saver)._replace(reads_plain_threads=True))
     if wanted.target:
         saver.setup()
     else:
@@ -298,8 +298,7 @@ def _open_our_store(wanted: _Wanted, stack: ExitStack) -> OurItems:
     serde = OpaqueSerializer() if wanted.encryption and wanted.target else serializer()
     context = RedisStore.from_conn_string(wanted.url, serde=serde, prefix=wanted.our_prefix, **settings)
     store = stack.enter_context(context)
-    values = context_of(store).values._replace(reads_plain_threads=True)
-    store._context = store._context._replace(values=values)  # noqa: SLF001
+    use_values(store, reads_plain_threads=True)
     store.setup()
     return OurItems(store, wanted.name)
 

@@ -557,6 +557,11 @@ def context_of(store: Store[Any]) -> StoreContext:
     return store._context  # noqa: SLF001
 
 
+def use_values(store: Store[Any], **changes: Any) -> None:
+    """Change settings of a store's values. For other modules of this package only."""
+    store._context = store._context._replace(values=store._context.values._replace(**changes))  # noqa: SLF001
+
+
 def driver_of(store: Store[Any]) -> RedisDriver:
     """Return the driver of a store. For other modules of this package only."""
     return store._driver  # noqa: SLF001
