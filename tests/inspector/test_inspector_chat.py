@@ -259,7 +259,7 @@ async def test_pages_read_no_large_values(
         text = (await client.get(f"/value?{of_this}&channel=small")).text
         assert "question" in text and longest.bytes < 30_000
         diff = f"a=thread%3Dt%26id%3D{id_}"
-        for url in (f"/value?{of_this}&channel=big", f"/diff?{diff}&b={diff[2:]}"):
+        for url in (f"/diff?{diff}&b={diff[2:]}", f"/value?{of_this}&channel=big"):
             text = (await client.get(url)).text
             check_markup(text)
             assert "Large values" in text and longest.bytes < 30_000, url
