@@ -1,4 +1,4 @@
-"""Copy threads between savers or files, and items between stores or files. `amigrate` is for asyncio.
+"""Copy threads between savers or files, and items between stores or files.
 
 from redis_saver.migrate import migrate, migrate_items, opened, opened_store
 
@@ -9,7 +9,7 @@ with opened_store("postgresql://...", target=False) as source, opened_store("red
     migrate_items(source, target, namespace=("memories",))
 """
 
-from redis_saver._migrate.engine import ItemsReport, Report, amigrate, migrate, migrate_items
+from redis_saver._migrate.engine import ItemsReport, Report, migrate, migrate_items
 from redis_saver._migrate.opening import opened, opened_store
 
-__all__ = ["ItemsReport", "Report", "amigrate", "migrate", "migrate_items", "opened", "opened_store"]
+__all__ = ["ItemsReport", "Report", "migrate", "migrate_items", "opened", "opened_store"]

@@ -10,9 +10,7 @@ all threads and the outline of one, or a batch of items.
 
 from __future__ import annotations
 
-import asyncio
 import random
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -117,8 +115,11 @@ def migrate(
     gets its state at some moment. Run the migration again when nobody writes. Nobody may use the threads in the target
     during the copy.
 
+    It blocks. On an event loop, write `await asyncio.to_thread(migrate, source, target)`. If `progress` raises an
+    error, the migration ends after the current checkpoint.
+
     Args:
-        source: A saver with synchronous methods, or a source from `opened`. A saver's values pass through its
+        source: A saver with synchronous methods that work in any OS thread, as ours have, or a source from `opened`. A saver's values pass through its
             serializer and the target's. `opened` keeps their bytes. For savers of `langgraph-checkpoint-redis`, and for
             a `ValkeySaver`, the engine reads the keys directly.
         target: A saver, or a target from `opened`.
@@ -158,62 +159,6 @@ def migrate(
     show = progress or (lambda _: None)
     moves = (_Move(reader, writer, name, report, show, sample, dry_run, threads is not None).run for name in names)
     return _run(moves, report, show)
-
-
-async def amigrate(
-    source: BaseCheckpointSaver[Any] | Source,
-    target: BaseCheckpointSaver[Any] | Target,
-    *,
-    threads: Collection[str] | None = None,
-    thread_prefix: str = "",
-    sample: int = SAMPLE,
-    plain: bool = False,
-    dry_run: bool = False,
-    progress: Callable[[Report], None] | None = None,
-) -> Report:
-    """Run `migrate` in a worker thread, so that it does not block the event loop.
-
-    If the caller is cancelled, the migration ends after the current checkpoint. Then this raises `CancelledError`.
-
-    Args:
-        source: As in `migrate`. An asyncio saver must have synchronous methods that work in other OS threads, as ours
-            have. They run on the saver's own loop.
-        target: As in `migrate`, with the same condition.
-        threads: As in `migrate`.
-        thread_prefix: As in `migrate`.
-        sample: As in `migrate`.
-        plain: As in `migrate`.
-        dry_run: As in `migrate`.
-        progress: As in `migrate`. It is called in the worker thread.
-
-    Returns:
-        The same as `migrate`.
-
-    Raises:
-        ValueError, TypeError, EndpointError: As in `migrate`.
-    """
-    stopped = threading.Event()
-
-    def watched(report: Report) -> None:
-        if progress is not None:
-            progress(report)
-        if stopped.is_set():
-            raise _Stopped
-
-    options = {"threads": threads, "thread_prefix": thread_prefix, "plain": plain, "dry_run": dry_run}
-    work = partial(migrate, source, target, sample=sample, **options, progress=watched)  # type: ignore[arg-type]
-    running = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        stopped.set()
-        await asyncio.wait([running])
-        running.exception()  # retrieved, so that asyncio does not log it
-        raise
-
-
-class _Stopped(BaseException):
-    """Raised to stop a migration whose caller was cancelled."""
 
 
 def migrate_items(

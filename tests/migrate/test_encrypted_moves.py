@@ -21,7 +21,7 @@ from redis_saver import RedisSaver
 from redis_saver._cli.main import main
 from redis_saver.encryption import ColdSerializer, Keyset
 from redis_saver.errors import EndpointError
-from redis_saver.migrate import amigrate, migrate, migrate_items, opened, opened_store
+from redis_saver.migrate import migrate, migrate_items, opened, opened_store
 
 pytestmark = [pytest.mark.plain("each of its tests sets encryption= itself"), pytest.mark.also_on()]
 NAMESPACES = [("acme", "user-1"), ("acme", "user-1", "notes"), ("globex", "user-2")]
@@ -171,9 +171,9 @@ async def test_threads_become_plain_in_python_only_by_an_argument(target: Target
     plain = RedisSaver(target.raw, prefix=f"{target.prefix}-plain")
     for place in (InMemorySaver(), plain):
         with pytest.raises(EndpointError, match="thread 'acme:1' of RedisSaver is encrypted"):
-            await amigrate(source, place)
+            await asyncio.to_thread(migrate, source, place)
         assert not list(place.list(None))
-        assert (await amigrate(source, place, plain=True)).moved == 1
+        assert (await asyncio.to_thread(migrate, source, place, plain=True)).moved == 1
     assert migrate(plain, InMemorySaver()).moved == 1
     assert migrate(source, RedisSaver(target.raw, prefix=f"{target.prefix}-2", encryption=keys())).moved == 1
 

@@ -36,7 +36,7 @@ from redis_saver._cli.main import main
 from redis_saver._migrate import foreign
 from redis_saver._migrate.foreign import ForeignSource, Head, by_thread, typed
 from redis_saver._storage.opaque import OpaqueSerializer, same
-from redis_saver.migrate import amigrate, migrate, opened
+from redis_saver.migrate import migrate, opened
 from tests.support.seeds import seeds
 from tests.support.servers import Server, free_port, modules_server, url_of
 
@@ -535,38 +535,18 @@ def test_only_named_threads_are_moved(new: RedisSaver, capsys: pytest.CaptureFix
 # -- asyncio
 
 
-async def test_amigrate_runs_outside_the_event_loops_thread(new: RedisSaver, plain: Server) -> None:
+async def test_a_migration_runs_beside_an_event_loop(new: RedisSaver, plain: Server) -> None:
     back, seen = InMemorySaver(), set[int]()
     source = source_of("redis-0.5.2")
-    report = await amigrate(
-        source, back, threads=["user-chat"], progress=lambda _: seen.add(threading.get_ident()), sample=0
+    report = await asyncio.to_thread(
+        migrate, source, back, threads=["user-chat"], progress=lambda _: seen.add(threading.get_ident()), sample=0
     )
     assert (report.moved, report.compared) == (1, 0) and seen and threading.get_ident() not in seen
-    assert (await amigrate(back, new)).moved == 1
+    assert (await asyncio.to_thread(migrate, back, new)).moved == 1
     async with AsyncRedisSaver.from_conn_string(plain.url) as saver:
-        assert (await amigrate(back, saver)).unchanged == 1
+        assert (await asyncio.to_thread(migrate, back, saver)).unchanged == 1
     with pytest.raises(EndpointError):
-        await amigrate(strings(DumpDriver("redis-0.5.2.jsonl")), back)
-
-
-async def test_a_cancelled_amigrate_can_be_continued() -> None:
-    """It stops after the current checkpoint."""
-    source, back = source_of("redis-0.5.2"), InMemorySaver()
-    loop, began, may_go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
-
-    def progress(_: Any) -> None:
-        loop.call_soon_threadsafe(began.set)
-        may_go_on.wait(30)
-
-    running = asyncio.create_task(amigrate(source, back, progress=progress))
-    await began.wait()
-    running.cancel()
-    loop.call_soon(may_go_on.set)
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert sum(len(ns) for thread in back.storage.values() for ns in thread.values()) == 1
-    report = await amigrate(source, back)
-    assert (report.completed, report.moved, report.checkpoints) == (1, 3, 19)
+        await asyncio.to_thread(migrate, strings(DumpDriver("redis-0.5.2.jsonl")), back)
 
 
 # -- values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
-from redis_saver.migrate import amigrate, opened
+from redis_saver.migrate import migrate, opened
 from tests.support.raw import check_sound, size, writes_in_chunks
 from tests.support.seeds import seeds_and_slow
 from tests.support.sharing import fields_of
@@ -101,13 +102,13 @@ async def test_a_thread_with_long_writes_moves_there_and_back(
             end = stack.enter_context(opened(f"file:{tmp_path}/moved", target=True))
         elif way == "postgres":
             end = await tiers.cold()
-        assert (await amigrate(source.saver, end, plain=True)).moved == 1
+        assert (await asyncio.to_thread(migrate, source.saver, end, plain=True)).moved == 1
         if way == "file":
             stack.close()
             end = stack.enter_context(opened(f"file:{tmp_path}/moved", target=False))
         else:
             await twin.check(Cold(end, tiers.native_async))
-        assert (await amigrate(end, returned.saver)).moved == 1
+        assert (await asyncio.to_thread(migrate, end, returned.saver)).moved == 1
     await twin.check(source, returned, back.uniform(**settings(kind)))
     stored = [fields_of(each) for each in (target, back)]
     check_sound(back)
