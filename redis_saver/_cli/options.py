@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import typer
 from langgraph.store.base import InvalidNamespaceError
+from typer.core import TyperCommand
 from typer.models import ParameterInfo
 
 from redis_saver._cli import screen
@@ -125,7 +126,7 @@ def command(
         of_words.__signature__ = inspect.Signature(described)  # type: ignore[attr-defined]
         of_words.__annotations__ = {}
         group, _, word = name.rpartition(" ")
-        _GROUPS[group].command(word, help=text, epilog=_epilog(codes or own_codes))(of_words)
+        _GROUPS[group].command(word, help=text, cls=_Command, epilog=_epilog(codes or own_codes))(of_words)
         return run
 
     return register
@@ -168,6 +169,18 @@ def _described(parameter: inspect.Parameter, metavar: str, text: str) -> inspect
         info = typer.Option(default, *names) if is_option else typer.Argument(default)
     info.metavar, info.help = info.metavar or metavar or None, text
     return parameter.replace(default=info)
+
+
+class _Command(TyperCommand):
+    """A command that refuses both words of an option such as `--pinned/--not-pinned`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Check the words, then parse them as any command does."""
+        for option in self.params:
+            both = [word for word in (*option.opts, *option.secondary_opts) if word in args]
+            if option.secondary_opts and len(both) > 1:
+                raise typer.BadParameter(f"{' and '.join(both)}: give one of the two.", ctx=ctx)
+        return super().parse_args(ctx, args)
 
 
 def encryption_of(keys_file: str | None) -> Encryption | None:
