@@ -28,7 +28,8 @@ from tests.support.trial import CLOCKS, DELETIONS, HISTORIES, LISTS, Difference,
 
 from redis_saver._checkpoint.listing import scan_keys
 from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver, driver_of
-from redis_saver._cli.servers import Cold, postgres_url, redis_url
+from redis_saver._cli.servers import postgres_url, redis_url
+from redis_saver._cli.watched import Cold
 from redis_saver._common import names
 from redis_saver._common.display import counted, error_text, shown
 from redis_saver._engine.requests import Command, Operation

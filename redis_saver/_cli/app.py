@@ -72,7 +72,7 @@ def _demo(
 
 
 # In the order of `--help`:
-from redis_saver._cli import looking, memory, changing, doctor, moving, docs  # noqa: E402, F401, I001
+from redis_saver._cli import looking, memory, changing, doctor, moving, flushing, docs  # noqa: E402, F401, I001
 
 program = typer.main.get_command(app)
 """The command line. `app()` would build it again at each call, which takes longer than most commands."""

@@ -22,7 +22,7 @@ from redis_saver._cli.options import EVERY, JSON, MAX_NUMBER, command, duration,
 from redis_saver._cli.servers import Savers, Servers, postgres_url, redis_url
 from redis_saver._common.config import Address
 from redis_saver._common.display import counted, printable, shown
-from redis_saver._inspector.values import ago
+from redis_saver._inspector.values import ago, named
 from redis_saver._migrate.opening import opened_cold, opened_store
 from redis_saver._store import store as stores
 from redis_saver._store.store import RedisStore
@@ -59,7 +59,7 @@ def _ttl(servers: Servers, thread: str, ttl: str | None = None, *, as_json: bool
             savers.saver.set_thread_ttl(thread, own_ttl)
         info = savers.thread(thread)
     fields = {"thread_id": thread, "ttl": info.ttl, "pinned": info.pinned}
-    screen.show(fields, f"{screen.named(thread)} expires: {info.expires}", as_json=as_json)
+    screen.show(fields, f"{named(thread)} expires: {info.expires}", as_json=as_json)
     if is_cleared and info.ttl is None and not info.pinned:
         screen.note("an idle thread now stays forever. Its saver's TTL starts again with the next write")
     return 0
@@ -123,7 +123,7 @@ def _keys_status(servers: Servers, *, as_json: bool = JSON) -> int:
         marks = {key_id: " (not among your keys)" for key_id in keys if held and key_id not in held}
         marks[primary] = " (primary)"
         rows = [
-            (screen.named(key_id) + marks.get(key_id, ""), *(f"{count.get(key_id, 0):,}" for count in counts))
+            (named(key_id) + marks.get(key_id, ""), *(f"{count.get(key_id, 0):,}" for count in counts))
             for key_id in keys
         ]
         screen.table(("KEY", *names), rows, right=names)
@@ -188,7 +188,7 @@ def _of_cold(result: KeyStatus | Rotated, done: str, *, is_named: bool = False) 
 def _failures(failed: Mapping[str, str]) -> int:
     """Print the errors of threads on stderr, and return the exit code."""
     for thread, text in failed.items():
-        screen.note(f"failed: {screen.named(thread)}: {printable(text)}")
+        screen.note(f"failed: {named(thread)}: {printable(text)}")
     return 1 if failed else 0
 
 
@@ -196,10 +196,10 @@ def _each(threads: Sequence[str], change: Callable[[str], Any], done: str, field
     """Change each thread, print `done` as text or `fields` as JSON, and return the exit code."""
     failed = 0
     for thread in dict.fromkeys(threads):
-        if not _attempt(screen.named(thread), partial(change, thread), f"not {done}"):
+        if not _attempt(named(thread), partial(change, thread), f"not {done}"):
             failed += 1
         else:
-            screen.show({"thread_id": thread, **fields}, f"{done}: {screen.named(thread)}", as_json=as_json)
+            screen.show({"thread_id": thread, **fields}, f"{done}: {named(thread)}", as_json=as_json)
     return 1 if failed else 0
 
 
@@ -234,7 +234,7 @@ def _delete(servers: Servers, threads: list[str], *, yes: bool = False, as_json:
 
         for thread in names:
             savers.refuse_cold_backed(thread, "deleted")
-        about = (f"{screen.named(thread)}: {_description(_find(savers, thread))}" for thread in names)
+        about = (f"{named(thread)}: {_description(_find(savers, thread))}" for thread in names)
         if not confirmed(about, "Delete?", "deleted", yes=yes):
             return 0
         return _each(names, delete, "deleted", {"deleted": True}, as_json=as_json)
@@ -322,7 +322,7 @@ def _prune(
         except KeyUnavailable as error:
             if threads:
                 raise
-            screen.note(f"skipped: {screen.named(thread)}: {printable(str(error))}")
+            screen.note(f"skipped: {named(thread)}: {printable(str(error))}")
             return
         total, pruned = added(total, removed), pruned + (removed.checkpoints > 0)
 
@@ -332,7 +332,7 @@ def _prune(
         names = list(dict.fromkeys(threads or [info.thread_id for info in infos]))
         for thread in names:
             savers.refuse_cold_backed(thread, "pruned")
-        done = [_attempt(screen.named(thread), partial(prune, thread), "not pruned") for thread in names]
+        done = [_attempt(named(thread), partial(prune, thread), "not pruned") for thread in names]
     numbers = {"pending write": total.writes, "value": total.blobs, "byte": total.bytes}
     what = f"{counted(total.checkpoints, 'checkpoint')} of {counted(pruned, 'thread')}, "
     what += ", ".join(counted(number, unit) for unit, number in numbers.items())
@@ -367,7 +367,7 @@ def _copy(
         savers.thread(source)
         savers.refuse_cold_backed(source, "copied")
         if not replace and savers.saver.get_thread(target) is not None:
-            raise EndpointError(f"thread {screen.named(target)} exists already: add --replace, or name another TARGET")
+            raise EndpointError(f"thread {named(target)} exists already: add --replace, or name another TARGET")
         savers.refuse_cold_backed(target, "copied")
         if until is None:
             savers.saver.copy_thread(source, target)
@@ -376,7 +376,7 @@ def _copy(
         else:
             savers.source.copy(source, target, savers.source.search(Address(source, "", until)).checkpoint["id"])
         info = savers.thread(target)
-    text = f"copied: {screen.named(target)} has {_size(info)}"
+    text = f"copied: {named(target)} has {_size(info)}"
     screen.show({**thread_json(info), "copied_from": source}, text, as_json=as_json)
     return 0
 

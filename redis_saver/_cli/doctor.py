@@ -19,6 +19,7 @@ from redis_saver._cli.options import EVERY, JSON, command
 from redis_saver._cli.servers import Servers
 from redis_saver._common.display import counted, printable
 from redis_saver._inspector.health import Answers, of_all_else, of_scripts, overview
+from redis_saver._inspector.values import named
 from redis_saver._migrate.savers import our_prefixes
 from redis_saver.errors import ColdTimeout, EndpointError, KeyUnavailable, ThreadBusy, ThreadNotFound
 
@@ -45,7 +46,7 @@ def _stats(servers: Servers, *, as_json: bool = JSON) -> int:
     numbers = {name.replace("_", " "): value for name, value in {**counts, **server}.items() if value is not None}
     screen.table(
         ("", ""),
-        [(name, screen.named(value) if isinstance(value, str) else f"{value:,}") for name, value in numbers.items()],
+        [(name, named(value) if isinstance(value, str) else f"{value:,}") for name, value in numbers.items()],
         whole=("",),
     )
     for finding in answers.unanswered():
@@ -118,7 +119,7 @@ def _check(servers: Servers, threads: list[str] | None = None, *, every: bool = 
             try:
                 report = _report(saver, thread, is_named=not every)
             except KeyUnavailable as error:
-                screen.note(f"skipped: {screen.named(thread)}: {printable(str(error))}")
+                screen.note(f"skipped: {named(thread)}: {printable(str(error))}")
                 skipped += 1
                 continue
             except ColdTimeout as error:

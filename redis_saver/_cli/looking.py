@@ -24,7 +24,7 @@ from redis_saver._common.display import counted, printable, shown
 from redis_saver._inspector.health import OTHER_PREFIX
 from redis_saver._inspector.rows import PREVIEWED, TreeRow, Turn, is_routine, list_threads, page_of, text_tree
 from redis_saver._inspector.source import Source
-from redis_saver._inspector.values import ago, gist, moment, nothing, owner_text, state_of
+from redis_saver._inspector.values import ago, gist, moment, named, nothing, owner_text, state_of
 from redis_saver.errors import EndpointError, ThreadNotFound
 
 STATES = {"orphaned": "red", "interrupted": "yellow", "failed": "red", "tool failed": "red", "active": ""}
@@ -59,7 +59,7 @@ def _thread_table(infos: Sequence[Any], *, has_cold: bool) -> None:
     rows: list[list[str | Text]] = []
     for info in infos:
         state, owner = state_of(info), "" if info.owner is None else owner_text(info.owner)
-        row: list[str | Text] = [screen.named(info.thread_id), Text(state, STATES[state]), ago(info.updated_at)]
+        row: list[str | Text] = [named(info.thread_id), Text(state, STATES[state]), ago(info.updated_at)]
         row += [f"{info.checkpoints:,}", size(info.bytes), info.expires]
         row += [info.tier, f"{info.lacking:,}"] if has_cold else []
         rows.append([*row, *([owner] if is_owned else [])])
@@ -71,7 +71,7 @@ def _orphan_table(infos: Sequence[Any]) -> None:
     rows = []
     for info in infos:
         owner = info.owner
-        row = [screen.named(info.thread_id), screen.named(owner.run_id), ago(owner.lease_until), screen.named(owner.by)]
+        row = [named(info.thread_id), named(owner.run_id), ago(owner.lease_until), named(owner.by)]
         rows.append([*row, ago(info.updated_at), f"{info.checkpoints:,}", size(info.bytes), info.expires])
     columns = ("thread", "run", "lease ended", "owner", "updated", "checkpoints", "bytes", "expires")
     whole = ("run", "lease ended") if all(len(row[1]) <= _UUID for row in rows) else ("lease ended",)
@@ -90,8 +90,8 @@ def tree_cells(lane: str, turn: str, row: TreeRow) -> list[str | Text]:
     """Return a checkpoint of a tree as cells of the table."""
     entry = row.entry
     said = Text(row.notice or row.preview, STATES.get(row.state, ""))
-    ran = " / ".join([*map(screen.named, row.levels), names(row.ran or [entry.source or "-"])])
-    cells: list[str | Text] = [lane + MARKS[row.state], turn, screen.named(entry.id), ran, said]
+    ran = " / ".join([*map(named, row.levels), names(row.ran or [entry.source or "-"])])
+    cells: list[str | Text] = [lane + MARKS[row.state], turn, named(entry.id), ran, said]
     return [*cells, moment(entry.created_at), size(row.bytes), names(row.next)]
 
 
@@ -117,15 +117,15 @@ def step(number: int | None) -> str:
 
 def names(values: Sequence[str]) -> str:
     """Return names as text."""
-    return ", ".join(map(screen.named, values)) or "-"
+    return ", ".join(map(named, values)) or "-"
 
 
 def writer(write: WriteInfo) -> str:
     """Return the node that wrote. If that is not known: the nodes that may have, or the source of the checkpoint."""
     if write.node is not None:
-        return screen.named(write.node)
+        return named(write.node)
     if write.candidates:
-        return f"{' or '.join(map(screen.named, write.candidates))}?"
+        return f"{' or '.join(map(named, write.candidates))}?"
     return f"({write.source})" if write.inferred and write.source else "-"
 
 
@@ -196,7 +196,7 @@ def _threads(
     with servers.savers() as savers:
         listing = list_threads(savers.source, query, "expires" if sort == "ttl" else sort, limit)
     for info in listing.damaged:
-        screen.note(f"damaged: {screen.named(info.thread_id)}: {printable(str(info.error))}")
+        screen.note(f"damaged: {named(info.thread_id)}: {printable(str(info.error))}")
     code = 1 if listing.damaged else 0
     if as_json:
         for info in listing.threads:
@@ -210,7 +210,7 @@ def _threads(
     not_shown = f", {more:,} of them not shown" if more else ""
     screen.note(f"{counted(listing.count, 'thread')}, {counted(listing.bytes, 'byte')}{not_shown}")
     if query == ANY and not listing.count and not listing.damaged:
-        screen.note(f"none under prefix {screen.named(servers.prefix)}: {OTHER_PREFIX}")
+        screen.note(f"none under prefix {named(servers.prefix)}: {OTHER_PREFIX}")
     elif "://" in name_prefix and not listing.count:
         screen.note("PREFIX is the beginning of thread names: write the URL of the server after --redis")
     return code
@@ -250,7 +250,7 @@ def _show(
 
 
 def _about_thread(info: Any) -> Iterator[tuple[str, str]]:
-    yield "thread", screen.named(info.thread_id)
+    yield "thread", named(info.thread_id)
     yield "state", state_of(info)
     yield "updated", f"{info.updated_at.isoformat() if info.updated_at else '-'} ({ago(info.updated_at)})"
     yield "checkpoints", f"{info.checkpoints:,}"
@@ -266,11 +266,11 @@ def _about_thread(info: Any) -> Iterator[tuple[str, str]]:
 def _show_checkpoint(saved: CheckpointTuple, source: Source, *, whole: bool) -> None:
     """Print a checkpoint with its channels and pending writes."""
     metadata: Any = saved.metadata
-    by, parent = screen.named(str(metadata.get("source", "-"))), screen.named(_parent(saved))
-    screen.line(f"checkpoint  {screen.named(saved.checkpoint['id'])}")
+    by, parent = named(str(metadata.get("source", "-"))), named(_parent(saved))
+    screen.line(f"checkpoint  {named(saved.checkpoint['id'])}")
     screen.line(f"  step {metadata.get('step', '-')}, {by}, parent {parent}")
     if run := metadata.get("run_id"):
-        screen.line(f"  run {screen.named(str(run))}")
+        screen.line(f"  run {named(str(run))}")
     stored = saved.checkpoint["channel_values"]
     missing = sorted(unstored(saved.metadata) - stored.keys())
     values = {**stored, **source.chats(saved, missing)}
@@ -286,10 +286,10 @@ def _show_checkpoint(saved: CheckpointTuple, source: Source, *, whole: bool) -> 
 def _print_values(values: Sequence[tuple[str, str, Any]], *, whole: bool) -> None:
     """Print values, each with two names: in one line, or whole, with a line for each message."""
     if not whole:
-        screen.table(("", "", ""), [(screen.named(one), screen.named(other), short(of)) for one, other, of in values])
+        screen.table(("", "", ""), [(named(one), named(other), short(of)) for one, other, of in values])
         return
     for one, other, value in values:
-        head = f"{screen.named(one)} ({screen.named(other)}):"
+        head = f"{named(one)} ({named(other)}):"
         each = value if isinstance(value, list) and any(isinstance(item, BaseMessage) for item in value) else [value]
         texts = [repr(screen.plain(item)) for item in each]
         screen.line("\n  ".join([head, *texts]) if len(texts) > 1 else f"{head} {texts[0]}")
@@ -358,7 +358,7 @@ def _tree(
     else:
         _print_tree(shown)
     if not entries:
-        there = "" if ns is None else f" in namespace {screen.named(ns)}"
+        there = "" if ns is None else f" in namespace {named(ns)}"
         screen.note(f"no checkpoint{there}{' before that time' if before else ''}")
     elif not shown:
         screen.note(f"not found in {'the newest' if older else 'its'} {counted(len(grouped), 'turn')}")
@@ -402,7 +402,7 @@ def _diff(
     changes: list[Sequence[str | Text]] = [
         [
             Text(change.kind, _KINDS[change.kind]),
-            ".".join(screen.named(str(part)) for part in (channel.channel, *change.path)),
+            ".".join(named(str(part)) for part in (channel.channel, *change.path)),
             "" if change.kind == "added" else short(change.before),
             "" if change.kind == "removed" else short(change.after),
         ]
@@ -451,9 +451,9 @@ def _writes(
     in_subgraphs = any(write.checkpoint_ns for write in writes)
     cells = []
     for write in writes:
-        row = [step(write.step), writer(write), screen.named(write.channel), size(write.bytes)]
-        row += [screen.named(write.checkpoint_id), names(write.applied_in), screen.named(write.task_id)]
-        row += [screen.named(write.checkpoint_ns) if write.checkpoint_ns else ""] if in_subgraphs else []
+        row = [step(write.step), writer(write), named(write.channel), size(write.bytes)]
+        row += [named(write.checkpoint_id), names(write.applied_in), named(write.task_id)]
+        row += [named(write.checkpoint_ns) if write.checkpoint_ns else ""] if in_subgraphs else []
         cells.append(row)
     columns += ["namespace"] if in_subgraphs else []
     screen.table(columns, cells, right=("step", "bytes"), ids=("began from", "applied in", "task"))
@@ -475,8 +475,8 @@ def _history(
         savers.thread(thread)
         versions = list(islice(savers.hot.channel_history(thread, channel, checkpoint_ns=ns), limit))
     if not versions:
-        place = f"namespace {screen.named(ns)}" if ns else "the root"
-        raise EndpointError(f"channel {screen.named(channel)} never had a value in {place}: redis-saver show lists all")
+        place = f"namespace {named(ns)}" if ns else "the root"
+        raise EndpointError(f"channel {named(channel)} never had a value in {place}: redis-saver show lists all")
     if as_json:
         for version in versions:
             screen.emit({**screen.plain(version), "new_bytes": version.new_bytes})
@@ -484,7 +484,7 @@ def _history(
     cells = []
     for version in versions:
         writers = ", ".join(dict.fromkeys(map(writer, version.writes))) or "-"
-        row = [screen.named(version.checkpoint_id), step(version.step), screen.named(version.source), writers]
+        row = [named(version.checkpoint_id), step(version.step), named(version.source), writers]
         sizes = map(size, (version.bytes, version.new_bytes, version.shared_bytes))
         cells.append([*row, *sizes, moment(version.created_at)])
     columns = ("checkpoint", "step", "source", "node", "bytes", "new", "shared", "created")

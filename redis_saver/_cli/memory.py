@@ -17,7 +17,7 @@ from redis_saver._cli.options import EVERY, JSON, MAX_NUMBER, command, labels_of
 from redis_saver._cli.servers import Servers
 from redis_saver._common.display import counted
 from redis_saver._inspector.memory import Branch, ItemRow, Labels, Memory
-from redis_saver._inspector.values import ago, expiry, moment
+from redis_saver._inspector.values import ago, expiry, moment, named
 from redis_saver.errors import EndpointError
 
 _CODES = """Exit codes:
@@ -36,7 +36,7 @@ def _opened(servers: Servers, store_prefix: str | None) -> AbstractContextManage
 
 def _words(labels: Labels) -> str:
     """Return a namespace as words of a command."""
-    return " ".join(shlex.quote(screen.named(label)) for label in labels)
+    return " ".join(shlex.quote(named(label)) for label in labels)
 
 
 @command("items", _CODES, has_postgres=False)
@@ -92,9 +92,7 @@ def _show_tree(tree: Sequence[Branch], *, as_json: bool) -> None:
         for branch in tree:
             screen.emit(branch)
         return
-    cells = [
-        ["  " * (len(name) - 1) + screen.named(name[-1]), f"{items:,}", size(stored)] for name, items, stored in tree
-    ]
+    cells = [["  " * (len(name) - 1) + named(name[-1]), f"{items:,}", size(stored)] for name, items, stored in tree]
     screen.table(("namespace", "items", "bytes"), cells, right=("items", "bytes"))
     screen.note(f"Items of one: redis-saver items {_words(max(tree, key=lambda each: len(each.namespace)).namespace)}")
 
@@ -106,7 +104,7 @@ def _show_items(labels: Labels, rows: Sequence[ItemRow]) -> None:
         value = "-" if row.value is None else json.dumps(screen.plain(row.value), ensure_ascii=False)
         where = [_words(row.namespace[len(labels) :])] if below else []
         ends = [ago(row.updated_at), expiry(row.expires_at), f"{row.bytes:,}"]
-        cells.append([*where, screen.named(row.key), screen.named(value), *ends])
+        cells.append([*where, named(row.key), named(value), *ends])
     columns = [*(["namespace"] if below else []), "key", "value", "updated", "expires", "bytes"]
     screen.table(columns, cells, right=("bytes",), whole=("updated", "expires"))
     if unreadable := next((row.unreadable for row in rows if row.unreadable), ""):
@@ -136,12 +134,10 @@ def _item(
         raise typer.BadParameter("write the labels of the namespace, then the key.", param_hint="NAME")
     with _opened(servers, store_prefix) as memory:
         if (row := memory.item(labels, key)) is None:
-            screen.note(
-                f"no item {screen.named(key)} in {_words(labels)}: redis-saver items {_words(labels)} lists all"
-            )
+            screen.note(f"no item {named(key)} in {_words(labels)}: redis-saver items {_words(labels)} lists all")
             return 1
         if delete:
-            about = f"{_words(labels)} {screen.named(key)}: {counted(row.bytes, 'byte')}, updated {ago(row.updated_at)}"
+            about = f"{_words(labels)} {named(key)}: {counted(row.bytes, 'byte')}, updated {ago(row.updated_at)}"
             if not confirmed([about], "Delete?", "deleted", yes=yes):
                 return 0
             memory.delete(labels, key)
@@ -150,7 +146,7 @@ def _item(
     if as_json:
         screen.emit(row)
         return 0
-    screen.line(f"namespace  {_words(labels)}\nkey        {screen.named(key)}")
+    screen.line(f"namespace  {_words(labels)}\nkey        {named(key)}")
     for what, at in (("made", row.created_at), ("changed", row.updated_at)):
         screen.line(f"{what:11}{moment(at)} UTC ({ago(at)})")
     screen.line(f"expires    {expiry(row.expires_at)}\nbytes      {row.bytes:,}")

@@ -17,8 +17,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from redis_saver._common.display import shown
-
 _DEEPEST = 100
 _GAP = 2
 """Blanks between two columns."""
@@ -40,13 +38,6 @@ def note(text: str) -> None:
     """Print a remark about the results on stderr."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
-
-
-def named(name: str | None) -> str:
-    """Return a name as it is. If it is empty or not printable, return its `repr`."""
-    if name is None:
-        return "-"
-    return name if name.isprintable() and name.strip() == name and name[:1] not in ("", "'", '"') else shown(name)
 
 
 @contextmanager

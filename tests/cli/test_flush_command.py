@@ -30,7 +30,7 @@ from tests.support.uniform import Uniform
 
 from bench.servers import free_port
 from redis_saver import RedisSaver, TieredSaver
-from redis_saver._cli import moving
+from redis_saver._cli import flushing
 from redis_saver._cli.main import main
 from redis_saver._common.names import Keyspace
 from redis_saver import TierStats
@@ -307,7 +307,7 @@ async def test_a_record_that_cold_refuses_is_set_aside(place: Place) -> None:
 async def test_the_flusher_warns_while_it_is_stuck(place: Place, once: bool) -> None:
     """Postgres answers, but its tables are locked."""
     await written(place.uniform)
-    start = "from redis_saver._cli import moving, main; moving.STUCK_AFTER = 2; raise SystemExit(main.main())"
+    start = "from redis_saver._cli import flushing, main; flushing.STUCK_AFTER = 2; raise SystemExit(main.main())"
     options = [*(["--once"] if once else []), *place.options("--timeout", "60")]
     with psycopg.connect(place.postgres) as locking:
         locking.execute("LOCK TABLE checkpoints, checkpoint_blobs, checkpoint_writes IN ACCESS EXCLUSIVE MODE")
@@ -478,14 +478,14 @@ if {loaded}:
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
     reader = InMemoryMetricReader()
     metrics.set_meter_provider(MeterProvider([reader]))
-    from redis_saver._cli import moving
-    end = moving._Run.end
+    from redis_saver._cli import flushing
+    end = flushing._Run.end
     def ended(self, *args):
         (scope,) = reader.get_metrics_data().resource_metrics[0].scope_metrics
         (found,) = [one for one in scope.metrics if one.name == "redis_saver.tier.flush.records"]
         print([point.value for point in found.data.data_points if "flushed" in point.attributes.values()])
         return end(self, *args)
-    moving._Run.end = ended
+    flushing._Run.end = ended
 else:
     sys.modules["redis_saver.telemetry"] = None
     for name in [name for name in sys.modules if name.startswith("opentelemetry")]:
@@ -500,9 +500,9 @@ def test_lost_records_are_said_and_only_what_nobody_flushes_is_stuck(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One process counts what Redis lost, and that may be this command, which has no log."""
-    monkeypatch.setattr(moving, "STUCK_AFTER", 0.0)
+    monkeypatch.setattr(flushing, "STUCK_AFTER", 0.0)
     server: Any = SimpleNamespace(why="", url="redis://127.0.0.1")
-    run = moving._Run(server, server, SimpleNamespace(), quiet=True)  # type: ignore[arg-type]
+    run = flushing._Run(server, server, SimpleNamespace(), quiet=True)  # type: ignore[arg-type]
 
     def said(**stats: Any) -> str:
         run.tell(TierStats(oldest_seconds=9.0, **stats))

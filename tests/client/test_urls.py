@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from redis_saver import AsyncRedisSaver, RedisSaver, TieredSaver
-from redis_saver._cli.servers import Cold, Hot
+from redis_saver._cli.watched import Cold, Hot
 from redis_saver._cli.main import main
 from redis_saver._client import clients, urls
 from redis_saver.errors import RedisSaverError

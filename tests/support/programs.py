@@ -27,7 +27,7 @@ from typing import IO, Any
 
 PRELOADED = (
     "asyncio", "langgraph.checkpoint.postgres.aio", "langgraph.graph", "psycopg_pool", "redis.asyncio.cluster",
-    "redis_saver._cli.moving", "redis_saver._cli.main",
+    "redis_saver._cli.flushing", "redis_saver._cli.main",
 )  # fmt: skip
 _INT = struct.Struct("i")
 
