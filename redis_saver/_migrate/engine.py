@@ -119,9 +119,10 @@ def migrate(
     error, the migration ends after the current checkpoint.
 
     Args:
-        source: A saver with synchronous methods that work in any OS thread, as ours have, or a source from `opened`. A saver's values pass through its
-            serializer and the target's. `opened` keeps their bytes. For savers of `langgraph-checkpoint-redis`, and for
-            a `ValkeySaver`, the engine reads the keys directly.
+        source: A saver with synchronous methods, or a source from `opened`. In a worker thread these methods must work
+            on any OS thread, as ours do. A saver's values pass through its serializer and the target's. `opened` keeps
+            their bytes. For savers of `langgraph-checkpoint-redis`, and for a `ValkeySaver`, the engine reads the keys
+            directly.
         target: A saver, or a target from `opened`.
         threads: Names of the threads to copy. A thread that the source lacks counts as failed.
         thread_prefix: Beginning of the names of the threads to copy.
