@@ -18,7 +18,7 @@ from redis_saver._common.store_names import StoreKeyspace
 from redis_saver._store import scripts
 from redis_saver._store.index_config import Texts
 from redis_saver._store.items import encode_value
-from redis_saver._store.writing import Write, put
+from redis_saver._store.writing import StoredItem, Write, as_import, import_items, new_put, put
 from tests.support.proxy import Proxy, proxy, retrying  # noqa: F401
 from tests.support.servers import TARGETS
 from tests.support.stores import check_sound, members
@@ -169,6 +169,21 @@ async def test_foreign_keys_and_newer_formats_raise(target: Target, store: Unifo
         target.raw.hset(items, "@state", garbage)
         with pytest.raises(StoreDamaged):
             await store.search(NS)
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_an_item_that_cannot_be_read_is_not_replaced(target: Target, store: Uniform) -> None:
+    await furnish(store)
+    one = as_import(store.saver._context, StoredItem(NS, "k0", {"n": 5}, 1, 1, 0, 0, 1), 0)
+    target.raw.hset(one.partition.keys[0], one.field, "junk")
+    left = {key: target.raw.dump(key) for key in target.keys()}
+    for call in (
+        store.put(NS, "k0", {"n": 5}),
+        ran(store, import_items(store.saver._context, one.partition, [one], new_put())),
+    ):
+        with pytest.raises(StoreDamaged, match="a record cannot be read"):
+            await call
+    assert {key: target.raw.dump(key) for key in target.keys()} == left
 
 
 @pytest.mark.everywhere
