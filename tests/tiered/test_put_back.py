@@ -20,6 +20,7 @@ from typing_extensions import TypedDict
 
 from redis_saver import DecodeError
 from redis_saver._common.names import Keyspace
+from redis_saver._storage import sealing
 from redis_saver._storage.framing import pack, unpack
 from tests.support import seeds
 from tests.support.factories import config
@@ -241,6 +242,13 @@ async def test_writes_hidden_from_an_ancestor_raise(tiers: Tiers, where: str) ->
                 await uniform.get_delta_channel_history(**query)
     if thread.is_alone:
         assert any("tasks are gone" in finding.what for finding in (await uniform.check("thread")).findings)
+
+
+def test_a_removed_task_is_noticed_beside_another_one_that_wrote_the_same_channel() -> None:
+    seen = b"".join(sorted(sealing.digests_of([("task-1", "log"), ("task-2", "log")])))
+    sealing.check_writes(seen, [("task-1", "log"), ("task-2", "log"), ("task-3", "n")], "id")
+    with pytest.raises(ValueError, match="the pending writes of 1 tasks of its ancestor"):
+        sealing.check_writes(seen, [("task-1", "log"), ("task-3", "n")], "id")
 
 
 @both_modes
