@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import secrets
 import socket
@@ -15,8 +16,9 @@ from rich.text import Text
 from redis_saver._checkpoint import checking
 from redis_saver._checkpoint.saver import driver_of
 from redis_saver._cli import screen
+from redis_saver._cli.cold import of_cold
 from redis_saver._cli.options import EVERY, JSON, command
-from redis_saver._cli.servers import Servers
+from redis_saver._cli.servers import Servers, redis_url
 from redis_saver._common.display import counted, printable
 from redis_saver._inspector.health import Answers, of_all_else, of_scripts, overview
 from redis_saver._inspector.values import named
@@ -58,12 +60,17 @@ def _stats(servers: Servers, *, as_json: bool = JSON) -> int:
 
 
 @command("doctor", has_postgres=False)
-def _doctor(servers: Servers, *, as_json: bool = JSON) -> int:
+def _doctor(servers: Servers, *, cold: str | None = None, as_json: bool = JSON) -> int:
     """Check whether a server fits savers, and whether its threads are sound. Each finding has a remedy.
 
     The server: what the scripts rely on, version, role, persistence, eviction, memory, slow scripts, missing rights.
     The threads: damage, threads that never expire, orphaned threads, the backlog for cold.
     It writes a few keys of its own for some milliseconds, and reads no values. The command check reads them.
+    With --cold it also tries whether a saver can be the cold tier, on a thread of its own, which it deletes.
+
+    Options:
+        cold SAVER: postgresql://user@host/database, or MODULE:NAME of a saver, or of a function that returns one or a
+            context manager of one.
 
     Exit codes:
         0: nothing is wrong.
@@ -78,6 +85,8 @@ def _doctor(servers: Servers, *, as_json: bool = JSON) -> int:
             answers = Answers(savers.hot)
             threads = overview(savers.source, busy_slots=answers.busy_slots())
             results += of_all_else(answers, threads, servers.prefix, our_prefixes(driver_of(savers.hot)))
+    if cold is not None:
+        results += asyncio.run(of_cold(redis_url(servers.url), servers.prefix, cold))
     lines: list[Sequence[str | Text]] = []
     for result in results:
         if as_json:

@@ -1,41 +1,28 @@
-"""Try whether a saver can be the cold tier of a `TieredSaver`.
-
-    python -m tests.cold --redis redis://localhost:6379 my_service:make_saver
-    python -m tests.cold --redis redis://localhost:6379 postgresql://user@host/database
-
-It puts a thread into Redis alone and into both tiers, lets Redis lose it, and compares about a hundred answers. The
-saver may be a saver, or a function or context manager that makes one, sync or async. MODULE is found from the current
-directory, too. Its threads have names of their own, and are deleted in the end.
-
-Exit codes: 0: it can be cold; 1: some answers differ; 2: there is no such saver, or the server does not answer.
-"""
+"""`doctor --cold`: whether a saver can be the cold tier."""
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import inspect
 import os
 import pkgutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, closing
 from typing import Any, Literal
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from tests.support.trial import CLOCKS, DELETIONS, HISTORIES, LISTS, Difference, tried
-
 from redis_saver._checkpoint.listing import scan_keys
 from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver, driver_of
-from redis_saver._cli.servers import postgres_url, redis_url
+from redis_saver._cli.servers import postgres_url
 from redis_saver._cli.watched import Cold
 from redis_saver._common import names
 from redis_saver._common.display import counted, error_text, shown
 from redis_saver._engine.requests import Command, Operation
 from redis_saver._inspector.health import Finding
 from redis_saver._tiered.saver import AsyncTieredSaver, TieredSaver
-from redis_saver.errors import EndpointError, RedisSaverError
+from redis_saver._tiered.trial import CLOCKS, DELETIONS, HISTORIES, LISTS, Difference, tried
+from redis_saver.errors import EndpointError
 
 _KEPT = "5m"
 """TTL of the trial's threads, in case the command is killed."""
@@ -105,7 +92,7 @@ def _finding(kind: str, found: Difference) -> Finding:
     return Finding(severity, "cold", what, f"{remedy}: {_PAGE}")
 
 
-_PAGE = "docs/tiered.md#which-savers-can-be-cold"
+_PAGE = "redis-saver docs tiered#which-savers-can-be-cold"
 _OTHERWISE: tuple[Literal["error", "warning"], str] = (
     "error",
     "over this saver a conversation changes when Redis has lost it. Use another one",
@@ -140,28 +127,7 @@ async def _opened(named: str, stack: AsyncExitStack) -> tuple[Any, bool]:
             made = stack.enter_context(made)
     except Exception as error:  # a module of others raises what it likes
         form = "write postgresql://... or MODULE:NAME, which is a saver or makes one"
-        raise EndpointError(f"{shown(named)}: {form}. {error_text(error)}") from error
+        raise EndpointError(f"--cold {shown(named)}: {form}. {error_text(error)}") from error
     if not isinstance(made, BaseCheckpointSaver):
-        raise EndpointError(f"{shown(named)} is {shown(made)}, and no LangGraph saver")
+        raise EndpointError(f"--cold {shown(named)} is {shown(made)}, and no LangGraph saver")
     return made, is_async
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Try a saver, and print each finding as a line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.cold")
-    parser.add_argument("saver", help="MODULE:NAME, or the URL of a Postgres database")
-    parser.add_argument("--redis", required=True, help="URL of the server that is hot")
-    parser.add_argument("--prefix", default="langgraph")
-    given = parser.parse_args(arguments)
-    try:
-        findings = asyncio.run(of_cold(redis_url(given.redis), given.prefix, given.saver))
-    except RedisSaverError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    for severity, _, what, remedy in findings:
-        sys.stdout.write(f"{severity}  {what}{f': {remedy}' if remedy else ''}\n")
-    return 1 if any(finding.severity != "ok" for finding in findings) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
