@@ -66,7 +66,7 @@ class Live:
     """The live numbers of a source, which inherits a class of stats. Users get copies."""
 
     kind: ClassVar[str]
-    """Source of the instruments whose counters are its own. The class of stats may also have those of other sources."""
+    """First part of the name of its instruments. It leaves out the counters of other sources."""
 
     def __init__(self) -> None:
         """Start at the defaults."""
@@ -133,7 +133,7 @@ _RECORDS = Instrument("tier.flush.records", "{record}", "Records by result.")
 
 @dataclass
 class TierStats:
-    """LiveTiers of events between the tiers of a saver, in this process.
+    """Counts of events between the tiers of a saver, in this process.
 
     The backlog (`dirty_threads` to `set_aside`) covers all processes, as last seen in hot. The age grows with time.
     """

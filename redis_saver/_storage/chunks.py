@@ -62,7 +62,7 @@ class Stored(NamedTuple):
     levels: tuple[Level, ...] = ()
     """The chunks in order, level by level, the leaves first."""
     new: tuple[bytes, ...] = ()
-    """Fields of the chunks that the earlier version may lack."""
+    """Fields of the chunks after those that it shares with the front of the earlier version. Without one: all."""
     fingerprint: Fingerprint | None = None
     """The fingerprint of a list of messages, to compare the next version with."""
     size: int = 0
