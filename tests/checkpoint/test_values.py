@@ -574,6 +574,13 @@ async def test_namespaces_may_have_any_name(saver: Uniform) -> None:
     assert {one.config["configurable"]["checkpoint_ns"] for one in left} == set(NAMES)
 
 
+@pytest.mark.also_on()
+@pytest.mark.parametrize("seen", [None, {"node": 1}, {"node": {"a": None}}, {1: {}}], ids=str)
+async def test_unusual_versions_seen_come_back(saver: Uniform, seen: Any) -> None:
+    await saver.put(config(), {**checkpoint({"n": 1}), "versions_seen": seen}, {}, {"n": "1"})
+    assert (await saver.get_tuple(config())).checkpoint["versions_seen"] == seen
+
+
 async def test_channels_may_have_any_name(saver: Uniform) -> None:
     """Covers values, versions, writes and delta histories."""
     values = {name: f"value {position}" for position, name in enumerate(NAMES)}
