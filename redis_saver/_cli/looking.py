@@ -313,7 +313,7 @@ def _parent(saved: CheckpointTuple) -> str | None:
     return saved.parent_config["configurable"]["checkpoint_id"] if saved.parent_config else None
 
 
-@command("tree", _OF_REDIS, has_postgres=False)
+@command("tree", _CODES, reads=True)
 def _tree(
     servers: Servers,
     thread: str,
@@ -330,8 +330,9 @@ def _tree(
 
     A turn is an input with the checkpoints up to the end of its run, also after a resume. Turn -1 is the newest.
 
-    Bytes are those of the writes that made a checkpoint.
+    Bytes are those of the writes that made a checkpoint, and 0 if only Postgres has it.
     It shows the checkpoints in Redis. Of their values it reads only Sends and pending writes of up to 16 kB.
+    With --postgres it also shows those that only Postgres has. Postgres sends them with all their values.
 
     Options:
         ns NAMESPACE: Only this namespace, empty for the root. Default: all.
@@ -349,7 +350,8 @@ def _tree(
     with servers.savers() as savers:
         savers.thread(thread)
         until = times.id_at(before) if before else None
-        entries = savers.source.entries(thread, ns, until, most + 1, longest=PREVIEWED)
+        entries = savers.source.entries_of_both(thread, ns, until, most + 1, longest=PREVIEWED)
+        where = " that Redis has: --postgres URL reads the cold tier, too" if savers.lacks_cold(thread) else ""
     grouped, older = page_of(entries, most)
     shown = [one for one in grouped if _is_wanted(one, turn, find, failed=failed)]
     if as_json:
@@ -361,7 +363,8 @@ def _tree(
         there = "" if ns is None else f" in namespace {named(ns)}"
         screen.note(f"no checkpoint{there}{' before that time' if before else ''}")
     elif not shown:
-        screen.note(f"not found in {'the newest' if older else 'its'} {counted(len(grouped), 'turn')}")
+        whose = "the newest" if older else "the" if where else "its"
+        screen.note(f"not found in {whose} {counted(len(grouped), 'turn')}{where}")
     if older:
         more = "--find, --failed and --turn look further back" if most == _TREE else "--limit reads more"
         screen.note(f"only the newest {counted(len(grouped), 'turn')}: {more}")

@@ -99,13 +99,17 @@ class Savers(NamedTuple):
         """True if Postgres was named."""
         return len(self.endpoints) > 1
 
+    def lacks_cold(self, name: str) -> bool:
+        """True if a thread is also in a cold tier, but Postgres was not named. Cost: one round trip."""
+        return not self.has_cold and driver_of(self.hot).run(_is_cold_backed(context_of(self.hot), name))
+
     def refuse_cold_backed(self, name: str, done: str) -> None:
         """Refuse to change a thread in Redis alone if a cold tier would undo that.
 
         Raises:
             EndpointError: The thread is also in a cold tier, but --postgres is missing.
         """
-        if not self.has_cold and driver_of(self.hot).run(_is_cold_backed(context_of(self.hot), name)):
+        if self.lacks_cold(name):
             raise EndpointError(
                 f"thread {shown(name)} is also in a cold tier, so it must be {done} there, too. Nothing was {done}. "
                 "Name the tier with --postgres URL. If it is gone, or is not Postgres, do this in Python"

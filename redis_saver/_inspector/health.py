@@ -58,6 +58,8 @@ class Overview:
     """Errors of the first damaged threads, by name."""
     busy: dict[tuple[int, float], list[str]] = field(default_factory=dict)
     """Names of the threads in busy slots, by the slot and its share of the traffic."""
+    has_cold: bool = False
+    """True if a cold tier was named, or if Redis shows that savers have written to one in the last hour."""
 
     def add(self, info: ThreadInfo | Damaged) -> None:
         """Count a thread."""
@@ -99,13 +101,15 @@ def overview(
     for records, age, aside in driver.stream(until(is_over, backlogs)):
         threads.count(dirty_threads=records > 0, backlog=records, set_aside=aside)
         threads.counts["oldest_seconds"] = max(threads.counts["oldest_seconds"], age / 1000)
-    until_then, loss = driver.request(Command(("HMGET", keyspace.unflushed, "paused", "lost")))
+    until_then, loss, counted = driver.request(Command(("HMGET", keyspace.unflushed, "paused", "lost", "generation")))
     left = int(until_then) / 1000 - time.time() if (until_then or b"").isdigit() else 0
     threads.counts["paused_seconds"] = round(left) if 0 < left <= LONGEST_PAUSE else 0
     lost, _, at = (loss or b"").partition(b" ")
     if lost.isdigit() and at.isdigit() and time.time() - int(at) < _DAY.total_seconds():
         threads.counts["lost_records"] = int(lost)
     threads.count(intents=sum(1 for _ in driver.stream(until(is_over, scan_keys(keyspace.intents_pattern)))))
+    unfinished = threads.counts["dirty_threads"] or threads.counts["intents"]
+    threads.has_cold = source.tiers is not None or counted is not None or unfinished > 0
     return threads
 
 
@@ -242,7 +246,7 @@ def of_scripts(driver: Driver[Any], prefix: str) -> _Rows:
 
 def of_all_else(answers: Answers, threads: Overview, prefix: str, prefixes: Iterable[str]) -> Iterator[Finding]:
     """Check the servers and the threads. `prefixes` are those of all threads of the server."""
-    yield from _of_servers(answers, threads.counts, prefix)
+    yield from _of_servers(answers, threads, prefix)
     rows = [*_of_threads(threads, prefix), *_of_cold(threads.counts), *_of_prefixes(prefixes, prefix)]
     for (slot, share), there in threads.busy.items():
         what = f"slot {slot} had {share:.0%} of its primary's traffic: {', '.join(map(named, there[:MAX_NAMED]))}"
@@ -251,11 +255,11 @@ def of_all_else(answers: Answers, threads: Overview, prefix: str, prefixes: Iter
     yield from (finding for holds, finding in rows if holds)
 
 
-def _of_servers(answers: Answers, counts: Mapping[str, Any], prefix: str) -> Iterator[Finding]:
+def _of_servers(answers: Answers, threads: Overview, prefix: str) -> Iterator[Finding]:
     """Check each server. A finding that several servers of a cluster share comes once, with their names."""
     servers: dict[Finding, list[str]] = {}
     checks: dict[tuple[str, ...], Callable[[Any], _Rows]] = {
-        ("INFO",): lambda info: _of_server(info, counts),
+        ("INFO",): lambda info: _of_server(info, threads),
         ("ACL", "WHOAMI"): _of_user,
         ("SLOWLOG", "GET", "128"): lambda entries: _of_slow(entries, prefix),
     }
@@ -268,7 +272,8 @@ def _of_servers(answers: Answers, counts: Mapping[str, Any], prefix: str) -> Ite
         yield finding._replace(what=f"{', '.join(names)}: {finding.what}") if any(names) else finding
 
 
-def _of_server(info: Mapping[str, Any], counts: Mapping[str, Any]) -> _Rows:
+def _of_server(info: Mapping[str, Any], threads: Overview) -> _Rows:
+    counts = threads.counts
     kind = "valkey" if "valkey_version" in info else "redis"
     yield True, _ok("version", f"{kind} {info.get('valkey_version') or info.get('redis_version')}")
 
@@ -293,13 +298,17 @@ def _of_server(info: Mapping[str, Any], counts: Mapping[str, Any]) -> _Rows:
     policy = info.get("maxmemory_policy", "")
     used, most = (int(info.get(name, 0)) for name in ("used_memory", "maxmemory"))
     evicts, is_known = most and policy != "noeviction", policy or most
-    all_expire = policy.startswith("volatile") and not counts["never_expire"] and not counts["pinned"]
+    is_volatile = policy.startswith("volatile")
+    all_expire = is_volatile and not counts["never_expire"] and not counts["pinned"]
+    is_hot = is_volatile and threads.has_cold
     evicting = f"maxmemory-policy {policy}: it may evict one of a thread's two keys, and the conversation is lost"
     yield is_known and not evicts, _ok("eviction", f"{policy or 'none'}{'' if most else ', no maxmemory'}")
     remedy = "set noeviction, unless Redis is the hot tier over Postgres"
-    yield evicts and all_expire, _info("eviction", evicting, remedy)
+    yield evicts and all_expire and not is_hot, _info("eviction", evicting, remedy)
     remedy = "set noeviction, or volatile-ttl for a hot tier over Postgres"
-    yield evicts and not all_expire, _warning("eviction", evicting, remedy)
+    yield evicts and not all_expire and not is_hot, _warning("eviction", evicting, remedy)
+    evicting = f"maxmemory-policy {policy}: it evicts threads that cold has, and the items of a store for good"
+    yield evicts and is_hot, _info("eviction", evicting, "keep stores on another server")
     is_full, of_most = most and used > _FULL * most, f" of {most:,}" if most else ""
     yield is_full, _warning("memory", f"{used:,}{of_most} bytes are used", _ROOM)
     yield is_known and not is_full, _ok("memory", f"{used:,} bytes used{of_most}")

@@ -274,7 +274,8 @@ def _row(entry: Entry, parent: Entry | None, hides: Hides, *, is_continued: bool
 
 def _made(entry: Entry, parent: Entry | None, ran: Sequence[str]) -> Sequence[WriteHead]:
     """Return the writes that made a checkpoint: an input's own, or those of its parent that changed a channel."""
-    made = [write for write in entry.writes if node_of(entry, write) == _START] if entry.source == "input" else []
+    own = [write for write in entry.writes if write.channel not in _SPECIAL] if entry.source == "input" else []
+    made = [write for write in own if node_of(entry, write) == _START or not write.path]  # Postgres returns no paths
     if made or parent is None or ran == (_START,):  # the input has what its first step wrote
         return made
     new = {name for name, version in entry.versions.items() if parent.versions.get(name) != version}

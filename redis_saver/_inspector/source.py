@@ -38,6 +38,8 @@ MAX_CHANNELS = 200
 
 SECONDS = 10.0
 """Time limit in seconds of a walk through ancestors."""
+_COLD_PAGE = 50
+"""Page size for checkpoints of the cold saver."""
 MAX_NEXT = 50
 """Maximum number of checkpoints among which children are looked for."""
 _MAX_LISTED, _MAX_COLD_IDS = 5, 1000
@@ -138,6 +140,22 @@ class Source:
         config: Any = {"configurable": {"thread_id": thread, **({} if ns is None else {"checkpoint_ns": ns})}}
         options = {"limit": limit, "before": configs.to_config(thread, ns or "", before) if before else None}
         return [entry_of(saved) for saved in self._cold("list", (config,), options)]
+
+    def entries_of_both(
+        self, thread: str, ns: str | None, before: str | None, limit: int, *, longest: int = -1
+    ) -> list[Entry]:
+        """Return up to `limit` checkpoints of both tiers, newest first. If both have one, return that of Redis.
+
+        The cold saver, which sends all values, is read in pages.
+        """
+        in_redis = self.entries(thread, ns, before, limit, longest=longest)
+        if self.tiers is None:
+            return in_redis
+        found, left = {entry[:2]: entry for entry in in_redis}, limit
+        while left > 0 and (page := self.entries(thread, ns, before, min(left, _COLD_PAGE), cold=True)):
+            found = {entry[:2]: entry for entry in page} | found
+            left, before = left - len(page), page[-1].id
+        return sorted(found.values(), key=lambda entry: entry.id, reverse=True)[:limit]
 
     def _with_sends(self, thread: str, entry: Entry, entries: Sequence[Entry]) -> Entry:
         """Add the nodes of the newest root checkpoint's `Send`s, whose tasks may not have written yet."""

@@ -8,8 +8,9 @@ import operator
 import os
 import re
 import socket
+from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Annotated, Any, TypedDict
 
 import psycopg
@@ -31,6 +32,7 @@ from redis_saver._engine.requests import Batch
 from redis_saver._inspector import health
 from redis_saver._migrate import opening
 from redis_saver._tiered.thread_info import Damaged, threads_of
+from redis_saver.encryption import Encryption, Keyset
 from redis_saver.errors import ClusterMoving, ThreadDamaged
 from tests.support.acl import ROOT, acl_rule
 from tests.support.commands import run_python
@@ -497,6 +499,40 @@ def test_tree_begins_before_a_time(place: Place) -> None:
     assert "no checkpoint in namespace '' before that time" in place.err
 
 
+@pytest.mark.parametrize("sealed", [False, True])
+def test_tree_of_both_tiers_finds_turns_that_redis_has_pruned(
+    place: Place, database: str, monkeypatch: pytest.MonkeyPatch, sealed: bool
+) -> None:
+    def work(state: Log) -> dict[str, Any]:
+        if len(state["log"]) == 2:
+            raise ValueError("order 1 is locked")
+        return {"log": []}
+
+    name = f"long {os.urandom(4).hex()}"
+    if sealed:
+        monkeypatch.setenv("REDIS_SAVER_KEYS", f"1={b64encode(bytes(32)).decode()}")
+    keys = Encryption(Keyset({"1": bytes(32)})) if sealed else None
+    hot = RedisSaver(place.raw(), prefix=place.prefix, history={"keep_last": 20}, encryption=keys)
+    with PostgresSaver.from_conn_string(database) as cold:
+        tiers = TieredSaver(hot, cold)
+        graph = StateGraph(Log).add_node("work", work).add_edge(START, "work").compile(checkpointer=tiers)
+        for at in range(40):
+            with pytest.raises(ValueError, match="locked") if at == 1 else nullcontext():
+                graph.invoke({"log": [f"order {at}"]}, config(name), durability="sync")
+        assert place.json("tree", name, "--failed") == []
+        assert re.search(r"not found in the \d+ turns that Redis has: --postgres URL", place.err)
+        words = ("--postgres", database)
+        rows = place.json("tree", name, "--failed", *words)
+        assert [(row["turn"], row["state"]) for row in rows] == [(-39, ""), (-39, "failed")]
+        assert rows[0]["preview"] == "log: 1 element: order 1"
+        every = place.json("tree", name, "--limit", "200", *words)
+        assert [row["checkpoint_id"] for row in every] == [
+            saved.checkpoint["id"] for saved in reversed(list(cold.list(config(name))))
+        ]
+        assert [row["next"] for row in place.json("tree", name, *words)][-1] == []
+        tiers.delete_thread(name)
+
+
 def test_tree_finds_turns_by_their_time(place: Place) -> None:
     for day in (23, 24):
         made = checkpoint({"n": day}, {"n": f"{day}"}, checkpoint_id=f"{day:03}")
@@ -706,6 +742,24 @@ def test_commands_show_the_owner_of_a_thread(place: Place) -> None:
         assert one["owner"]["lease_until"] == "1970-01-01T00:00:00.001000+00:00"
         assert place.json("stats")[0]["threads"]["orphaned"] == 1
         assert [one["what"] for one in place.json("doctor") if one["about"] == "owners"] == ["1 of 1 are orphaned: a"]
+
+
+def test_doctor_knows_that_a_hot_tier_may_evict_threads(capsys: pytest.CaptureFixture[str]) -> None:
+    with place_on(Server("--maxmemory-policy", "volatile-ttl", "--maxmemory", "100mb"), capsys) as place:
+
+        def evictions() -> list[Any]:
+            said = [json.loads(line) for line in place.run("doctor", "--json", code=1).splitlines()]
+            return [one for one in said if one["about"] == "eviction"]
+
+        place.put("a", 1, n=1)
+        alone = evictions()
+        assert [one["severity"] for one in alone] == ["warning"] and "conversation is lost" in alone[0]["what"]
+        with TieredSaver(place.saver, InMemorySaver(), mode="write-behind", flusher=False) as behind:
+            behind.get_tuple(config("dirty"))  # so that the put need not write to cold first
+            made = checkpoint({"n": "x"})
+            behind.put(config("dirty"), made, {}, made["channel_versions"])
+        found = evictions()
+        assert [(one["severity"], one["remedy"]) for one in found] == [("info", "keep stores on another server")]
 
 
 def test_doctor_reports_each_problem_with_its_remedy(
