@@ -126,10 +126,8 @@ def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_r
     """
     total = Pruned()
     if not tiers.cold_is_postgres and (kept is not None or dry_run):
-        raise NotImplementedError(
-            "keep_last, older_than and dry_run of prune need LangGraph's PostgresSaver as cold. Nothing was removed. "
-            "With this cold saver write strategy='delete'"
-        )
+        yield from _keep_latest(tiers, thread_ids, kept, dry_run)
+        return total
     if kept is not None and (refused := (yield ColdCall("threads_with_delta_channels", (thread_ids,)))):
         raise statements.uses_delta_channel(refused[0])
     for thread in thread_ids:
@@ -144,6 +142,19 @@ def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_r
             writer, call = writer_of(tiers.hot_context, thread), ColdCall("prune_thread", (thread, kept))
             total = added(total, (yield from change(tiers, thread, writer, call)))
     return total
+
+
+def _keep_latest(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Tiered[None]:
+    """Prune with the `prune` method of a cold saver other than Postgres."""
+    if dry_run or kept != Retention():
+        raise NotImplementedError(
+            "keep_last, older_than and dry_run of prune need LangGraph's PostgresSaver as cold. Nothing was removed. "
+            "With this cold saver write strategy='delete', or strategy='keep_latest' if it can prune"
+        )
+    latest = {"strategy": "keep_latest"}
+    yield ColdCall("prune", ([],), latest)  # raises before anything is done if cold cannot prune
+    for thread in thread_ids:
+        yield from change(tiers, thread, writer_of(tiers.hot_context, thread), ColdCall("prune", ([thread],), latest))
 
 
 def expire(tiers: Tiers, thread: str, action: str, own: int | None = None) -> Tiered[None]:

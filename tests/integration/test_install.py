@@ -127,8 +127,9 @@ def test_the_wheel_works_outside_the_repository(compiler: str, with_pip: bool, t
     # The command needs the extra, so it gets the packages of this environment after those of the wheel.
     script = (
         f"import sys; sys.path += {sys.path!r}\n"
-        "from redis_saver._cli import docs, main\n"
-        "assert 'site-packages' in docs.__file__ and '_docs' in str(docs.folder('docs')), docs.__file__\n"
+        "from redis_saver._cli import main\n"
+        "from redis_saver._inspector import manual\n"
+        "assert 'site-packages' in manual.__file__ and '_docs' in str(manual.files()['index']), manual.__file__\n"
         "sys.exit(main.main(['docs', 'operations#rights']))\n"
     )
     done = subprocess.run([python, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
