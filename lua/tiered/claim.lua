@@ -7,7 +7,7 @@
 -- ARGV[1] token      the flusher's own; with the token of its last claim it continues that claim
 -- ARGV[2] length     length of the claim in milliseconds
 -- ARGV[3] most       maximum number of records; fewer if they hold megabytes
--- ARGV[4] now        '1' to include records that are set aside and not due yet
+-- ARGV[4] at_once    '1' to include records that are set aside and not due yet
 -- ARGV[5] gone       milliseconds after which a writer is gone
 --
 -- Returns {bases, number of records, 1 if the last claim was not acked, record...}, or
@@ -27,7 +27,8 @@ local BUSY = 1
 local data, dirty, flush, intents = unpack(KEYS)
 local token, length, most, at_once, gone = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
 
-local PAGE, BUDGET, MAX_PAUSE, size = 200, 4000000, 600000, 0 -- members; bytes; maximum time set aside in milliseconds
+local PAGE, BUDGET, size = 200, 4000000, 0 -- members; bytes
+local SET_BACK = 600000 -- milliseconds; a record that is due later was set aside before the clock was set back
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local held = redis.call('HMGET', flush, 'token', 'until')
@@ -53,7 +54,7 @@ repeat
     local member = members[i]
     local _, _, tries, due = string.find(aside and redis.call('HGET', flush, 'x' .. member) or '0 0 ', '^(%d+) (%d+) ')
     tries, due = math.min(tonumber(tries) or 0, 1000000), tonumber(due) or 0
-    if due <= now or due > now + MAX_PAUSE or at_once == '1' then
+    if due <= now or due > now + SET_BACK or at_once == '1' then
       local record = string.byte(member) == 119 and redis.call('HGET', data, member) -- w
       local chunks = new_chunks(true)
       chunks.lenient = true -- the flusher reports missing chunks when it decodes the record

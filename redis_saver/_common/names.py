@@ -234,7 +234,7 @@ class Keyspace:
         return tag + INDEX, tag + DATA, tag + INTENTS, tag + DIRTY, tag + b"lease"
 
     def thread_of(self, key: bytes, ending: bytes) -> str | None:
-        """Return the thread of a key with this ending (INDEX or DATA), or None if it is another key."""
+        """Return the thread of a key with this ending, such as INDEX, or None if it is another key."""
         tag, its_ending = key[len(self._stem) :].rpartition(b"}:")[::2]
         if not key.startswith(self._stem) or its_ending != ending or b"}" in tag or b"{" in tag:
             return None

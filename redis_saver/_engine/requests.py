@@ -19,7 +19,7 @@ Argument: TypeAlias = bytes | str | int
 
 
 class Call(NamedTuple):
-    """Run a script on the keys of one thread. Reply: what the script returns."""
+    """Run a script whose keys are in one cluster slot. Reply: what the script returns."""
 
     script: Script
     keys: Sequence[bytes]
