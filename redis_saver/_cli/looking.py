@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import typer
@@ -21,10 +22,12 @@ from redis_saver._cli.servers import Servers
 from redis_saver._common import times
 from redis_saver._common.config import Address
 from redis_saver._common.display import counted, printable, shown
+from redis_saver._inspector import picture
 from redis_saver._inspector.health import OTHER_PREFIX
 from redis_saver._inspector.rows import PREVIEWED, TreeRow, Turn, is_routine, list_threads, page_of, text_tree
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.values import ago, gist, moment, named, nothing, owner_text, state_of
+from redis_saver._migrate.files import new_file
 from redis_saver.errors import EndpointError, ThreadNotFound
 
 STATES = {"orphaned": "red", "interrupted": "yellow", "failed": "red", "tool failed": "red", "active": ""}
@@ -324,6 +327,7 @@ def _tree(
     failed: bool = False,
     before: datetime | None = typer.Option(None, parser=past),
     limit: int | None = typer.Option(None, min=1, max=MAX_NUMBER),
+    svg: Path | None = None,
     as_json: bool = JSON,
 ) -> int:
     """Draw the newest turns of a thread, oldest first: what each node said, forks, questions to humans, and failures.
@@ -344,6 +348,7 @@ def _tree(
             then the newest one before.
         limit N: Read the newest N checkpoints, 50 in a round trip. Default: 100, or 2,000 with --turn, --find or
             --failed.
+        svg FILE: Write these turns as a picture to this new file instead.
     """
     is_search = turn is not None or bool(find) or failed
     most = limit or (_SEARCHED if is_search else _TREE)
@@ -354,7 +359,9 @@ def _tree(
         where = " that Redis has: --postgres URL reads the cold tier, too" if savers.lacks_cold(thread) else ""
     grouped, older = page_of(entries, most)
     shown = [one for one in grouped if _is_wanted(one, turn, find, failed=failed)]
-    if as_json:
+    if svg is not None:
+        _draw(svg, picture.svg(thread, shown), sum(len(one.rows) for one in shown), as_json=as_json)
+    elif as_json:
         for _, its_turn, row in text_tree(shown):
             screen.emit(tree_json(thread, its_turn, row))
     else:
@@ -384,6 +391,24 @@ def _print_tree(turns: Sequence[Turn]) -> None:
     columns = ("", "turn", "checkpoint", "ran", "says", "created (UTC)", "bytes", "next")
     if cells:
         screen.table(columns, cells, right=("turn", "bytes"), ids=("checkpoint",), whole=("", "created (UTC)"))
+
+
+def _draw(svg: Path, drawing: str, checkpoints: int, *, as_json: bool) -> None:
+    """Write a picture to a new file.
+
+    Raises:
+        EndpointError: There is such a file, or it cannot be written.
+    """
+    name = named(str(svg))
+    if svg.exists() or svg.is_symlink():
+        raise EndpointError(f"--svg {name}: it exists already; write another name, or remove it. Nothing was written")
+    try:
+        with new_file(svg) as file:
+            file.write(drawing.encode())
+    except OSError as error:
+        raise EndpointError(f"--svg {name}: {printable(str(error))}") from error
+    report = {"file": str(svg), "checkpoints": checkpoints}
+    screen.show(report, f"{name}: {counted(checkpoints, 'checkpoint')}", as_json=as_json)
 
 
 @command("diff", _CODES, reads=True)

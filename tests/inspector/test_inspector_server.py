@@ -1,14 +1,18 @@
-"""The inspector's page about the server."""
+"""The inspector's page about the server, and pictures of trees."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
-from langgraph.checkpoint.memory import InMemorySaver
+from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.cache.base import BaseCache
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
 from tests.support.acl import acl_rule
 from tests.support.factories import chain, config, put
 from tests.support.inspecting import HOSTILE, browser, check_markup, embedded, links, make_failed, make_thread, orphan
@@ -18,7 +22,9 @@ from tests.support.uniform import Target, Uniform
 
 from redis_saver import RedisCache, RedisSaver, RedisStore, TieredSaver
 from redis_saver._client.clients import connect
-from redis_saver._inspector import health, thread_pages
+from redis_saver._cli.main import main
+from redis_saver._inspector import health, picture, thread_pages
+from redis_saver._inspector.rows import PREVIEWED, turns
 from redis_saver._inspector.source import Source
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -142,3 +148,70 @@ async def test_hostile_names_are_escaped() -> None:
                 text = (await client.get(url)).text
                 check_markup(text)
                 assert "&lt;img src=x onerror=alert(1)&gt;" in text and not [one for one in links(text) if "<" in one]
+
+
+# -- pictures
+
+
+async def test_a_picture_shows_each_checkpoint_and_escapes_all_names() -> None:
+    saver = embedded()
+    make_thread(saver, "waits")
+    entries = Source(saver).entries("waits", None, None, 100, cold=False)
+    root = ElementTree.fromstring(picture.svg("waits", turns(entries)))
+    texts = [one.text for one in root.iter(f"{SVG}text")]
+    assert texts[0] == f"thread waits, {len(entries)} checkpoints, newest first"
+    assert {"plan", "tool", "research", "research: ask", "-1", *(entry.id for entry in entries)} <= {*texts}
+    circles = [one.attrib["class"].split() for one in root.iter(f"{SVG}circle")]
+    assert len(circles) == len(entries) and len({lane for lane, *_ in circles}) > 1
+    waits = sum(text is not None and text.startswith("waits: ") for text in texts)
+    assert sum("interrupted" in one for one in circles) == waits > 0
+
+    for name in HOSTILE:
+        metadata: Any = {"source": name, "step": 1, "parents": {}}
+        await put(Uniform(saver), config("t", name), {name: 1}, checkpoint_id=name or "-", metadata=metadata)
+    drawing = picture.svg(HOSTILE[0], turns(Source(saver).entries("t", None, None, 100, cold=False)))
+    root = ElementTree.fromstring(drawing)
+    tags = {one.tag.removeprefix(SVG) for one in root.iter()}
+    assert tags <= {"svg", "title", "style", "rect", "text", "line", "circle"}
+    without_text = re.sub(r"<text.*?</text>", "", drawing)
+    assert not re.search(r"url\(|href|import|on\w+=\"", without_text), "it needs no other file"
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f\u202e\ud800]", drawing)
+
+
+async def test_a_picture_shows_failures_in_red(place_of_failures: RedisSaver) -> None:
+    for thread, why in (("fails", "bot failed: "), ("tools", "tool find failed: ")):
+        entries = Source(place_of_failures).entries(thread, None, None, 100, cold=False, longest=PREVIEWED)
+        root = ElementTree.fromstring(picture.svg(thread, turns(entries)))
+        red = [one for one in root.iter(f"{SVG}circle") if "failed" in one.attrib["class"].split()]
+        said = [one.text for one in root.iter(f"{SVG}text") if (one.text or "").startswith(why)]
+        assert len(red) == len(said) == 1, thread
+        style = next(root.iter(f"{SVG}style")).text
+        assert style and "circle.failed { stroke: var(--bad); }" in style
+
+
+@pytest.fixture
+def place_of_failures() -> RedisSaver:
+    """Return a saver with a task that failed (`fails`), and with a tool that gave an error (`tools`)."""
+    saver = embedded()
+    make_failed(saver, "fails")
+    failed = ToolMessage("it is locked", name="find", tool_call_id="c", status="error")
+    builder = StateGraph(MessagesState).add_node("tools", lambda _: {"messages": [failed]}).add_edge(START, "tools")
+    called = AIMessage("", tool_calls=[{"name": "find", "args": {}, "id": "c"}])
+    builder.compile(checkpointer=saver).invoke({"messages": [called]}, config("tools"))
+    return saver
+
+
+def test_tree_writes_a_new_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server, target = Server(), tmp_path / "tree.svg"
+    make_thread(writer(server.url), "waits")
+    words = ["tree", "waits", "--redis", server.url, "--svg", str(target)]
+    assert main([*words, "--limit", "3"]) == 0
+    told = capsys.readouterr()
+    assert told.out == f"{target}: 3 checkpoints\n" and "--limit reads more" in told.err
+    first = target.read_text(encoding="utf-8")
+    assert first.count("<circle") == 3 and not target.stat().st_mode & 0o077, "it quotes what was said"
+    assert main(words) == 2 and target.read_text(encoding="utf-8") == first, "it overwrites no file"
+    assert "it exists already" in capsys.readouterr().err
+    assert main([*words[:-1], str(tmp_path / "missing" / "tree.svg")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    server.stop()
