@@ -6,6 +6,7 @@ import asyncio
 import gc
 import secrets
 import socket
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -25,35 +26,50 @@ from redis_saver._inspector.values import named
 from redis_saver._migrate.savers import our_prefixes
 from redis_saver.errors import ColdTimeout, EndpointError, KeyUnavailable, ThreadBusy, ThreadNotFound
 
+_LOOKS = 24
+"""Number of looks in a trend of `stats --watch`."""
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim", "ok": "green"}
 
 
 @command("stats", has_postgres=False)
-def _stats(servers: Servers, *, as_json: bool = JSON) -> int:
+def _stats(servers: Servers, *, watch: bool = False, as_json: bool = JSON) -> int:
     """Show numbers about threads (state, size, expiry, backlog) and the server (memory, commands per second).
 
     It scans all keys of the server, and reads no values.
+    With --watch it repeats that every two seconds, and shows trends.
     The calls of one process are counted by `stats()` in Python.
 
     Exit codes:
         0: success.
         2: a URL or a login is wrong, or a package is missing.
     """
+    past = defaultdict[str, deque[Any]](lambda: deque(maxlen=_LOOKS))
+    columns = ("", "now", "change", "trend") if watch else ("", "")
     with servers.savers() as savers:
-        counts, answers = overview(savers.source).counts, Answers(savers.hot)
-        server = answers.numbers()
-    if as_json:
-        screen.emit({"threads": counts, "server": server, "refused": list(answers.refused)})
-        return 0
-    numbers = {name.replace("_", " "): value for name, value in {**counts, **server}.items() if value is not None}
-    screen.table(
-        ("", ""),
-        [(name, named(value) if isinstance(value, str) else f"{value:,}") for name, value in numbers.items()],
-        whole=("",),
-    )
-    for finding in answers.unanswered():
-        screen.note(finding.what)
+        for clear in screen.looks(watch=watch):
+            counts, answers = overview(savers.source).counts, Answers(savers.hot)
+            server = answers.numbers()
+            if as_json:
+                screen.emit({"threads": counts, "server": server, "refused": list(answers.refused)})
+                continue
+            numbers = {name: value for name, value in {**counts, **server}.items() if value is not None}
+            for name, value in numbers.items():
+                past[name].append(value)
+            rows = [(name.replace("_", " "), *_cells(past[name])) for name in numbers if not watch or any(past[name])]
+            clear()
+            screen.table(columns, [row[: len(columns)] for row in rows], whole=("", "change", "trend"))
+            for finding in answers.unanswered():
+                screen.note(finding.what)
     return 0
+
+
+def _cells(past: Sequence[Any]) -> tuple[str, str, str]:
+    """Return the newest of the values of `stats`, its change since the oldest, and the trend, as cells."""
+    value = past[-1]
+    if isinstance(value, str):
+        return named(value), "", ""
+    change = round(value - past[0], 3)
+    return f"{value:,}", f"{change:+,}" if change else "", screen.sparkline(past)
 
 
 # -- doctor

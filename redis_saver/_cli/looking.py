@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -54,8 +54,8 @@ def thread_json(info: Any) -> dict[str, Any]:
     return {**{name: getattr(info, name) for name in ThreadInfo._fields}, "state": state_of(info), **more}
 
 
-def _thread_table(infos: Sequence[Any], *, has_cold: bool) -> None:
-    """Print threads as a table."""
+def _thread_table(infos: Sequence[Any], before: Mapping[str, int], *, has_cold: bool) -> None:
+    """Print threads as a table, with the checkpoints that came since `before`, a number of each thread."""
     is_owned = any(info.owner is not None for info in infos)
     columns = ["thread", "state", "updated", "checkpoints", "bytes", "expires"]
     columns += [*(["tier", "lacking"] if has_cold else []), *(["owner"] if is_owned else [])]
@@ -63,7 +63,8 @@ def _thread_table(infos: Sequence[Any], *, has_cold: bool) -> None:
     for info in infos:
         state, owner = state_of(info), "" if info.owner is None else owner_text(info.owner)
         row: list[str | Text] = [named(info.thread_id), Text(state, STATES[state]), ago(info.updated_at)]
-        row += [f"{info.checkpoints:,}", size(info.bytes), info.expires]
+        grown = info.checkpoints - before[info.thread_id]
+        row += [f"{info.checkpoints:,}{f' ({grown:+,})' if grown else ''}", size(info.bytes), info.expires]
         row += [info.tier, f"{info.lacking:,}"] if has_cold else []
         rows.append([*row, *([owner] if is_owned else [])])
     screen.table(columns, rows, right=("checkpoints", "bytes", "lacking"))
@@ -168,11 +169,13 @@ def _threads(
     owned: bool | None = typer.Option(None, "--owned/--free"),
     sort: _Order = "updated",
     limit: int = typer.Option(50, min=1, max=MAX_NUMBER),
+    watch: bool = False,
     as_json: bool = JSON,
 ) -> int:
     """List threads with their state, age, size and expiry.
 
     It scans all keys of the server, and reads no values.
+    With --watch it repeats that, and shows how many checkpoints came since the first time.
 
     Options:
         name_prefix PREFIX: Only threads whose names begin with PREFIX.
@@ -196,27 +199,33 @@ def _threads(
     """
     between = updated_after, updated_before
     query = ThreadQuery(name_prefix, state, *between, min_bytes, expires_within, pinned, dirty, owned)
+    before, has_seen_all = dict[str, int](), False
     with servers.savers() as savers:
-        listing = list_threads(savers.source, query, "expires" if sort == "ttl" else sort, limit)
-    for info in listing.damaged:
-        screen.note(f"damaged: {named(info.thread_id)}: {printable(str(info.error))}")
-    code = 1 if listing.damaged else 0
-    if as_json:
-        for info in listing.threads:
-            screen.emit(thread_json(info))
-        return code
-    if state == "orphaned":
-        _orphan_table(listing.threads)
-    else:
-        _thread_table(listing.threads, has_cold=savers.has_cold)
-    more = listing.count - len(listing.threads)
-    not_shown = f", {more:,} of them not shown" if more else ""
-    screen.note(f"{counted(listing.count, 'thread')}, {counted(listing.bytes, 'byte')}{not_shown}")
-    if query == ANY and not listing.count and not listing.damaged:
-        screen.note(f"none under prefix {named(servers.prefix)}: {OTHER_PREFIX}")
-    elif "://" in name_prefix and not listing.count:
-        screen.note("PREFIX is the beginning of thread names: write the URL of the server after --redis")
-    return code
+        for clear in screen.looks(watch=watch):
+            listing = list_threads(savers.source, query, "expires" if sort == "ttl" else sort, limit)
+            if not as_json:
+                clear()
+            for info in listing.damaged:
+                screen.note(f"damaged: {named(info.thread_id)}: {printable(str(info.error))}")
+            if as_json:
+                for info in listing.threads:
+                    screen.emit(thread_json(info))
+                continue
+            now = {info.thread_id: info.checkpoints for info in listing.threads}
+            before = (dict.fromkeys(now, 0) if has_seen_all else now) | before
+            has_seen_all = has_seen_all or (query == ThreadQuery(name_prefix) and listing.count == len(now))
+            if state == "orphaned":
+                _orphan_table(listing.threads)
+            else:
+                _thread_table(listing.threads, before, has_cold=savers.has_cold)
+            more = listing.count - len(listing.threads)
+            not_shown = f", {more:,} of them not shown" if more else ""
+            screen.note(f"{counted(listing.count, 'thread')}, {counted(listing.bytes, 'byte')}{not_shown}")
+            if query == ANY and not listing.count and not listing.damaged:
+                screen.note(f"none under prefix {named(servers.prefix)}: {OTHER_PREFIX}")
+            elif "://" in name_prefix and not listing.count:
+                screen.note("PREFIX is the beginning of thread names: write the URL of the server after --redis")
+    return 1 if listing.damaged else 0
 
 
 @command("show", _CODES, reads=True)

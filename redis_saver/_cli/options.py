@@ -66,6 +66,7 @@ _SHARED = """
     threads THREAD: Names of the threads.
     ns NAMESPACE: Namespace of a subgraph, empty for the root.
     limit N: Show the newest N.
+    watch: Repeat every two seconds, until Ctrl-C.
     as_json: Print JSON, one object per line.
     url URL: The server, such as redis://host:6379.
     postgres URL: The cold tier, such as postgresql://user@host/database.

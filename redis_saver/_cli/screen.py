@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -17,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+_BARS = "▁▂▃▄▅▆▇█"
 _DEEPEST = 100
 _GAP = 2
 """Blanks between two columns."""
@@ -38,6 +40,23 @@ def note(text: str) -> None:
     """Print a remark about the results on stderr."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
+
+
+def looks(*, watch: bool) -> Iterator[Callable[[], None]]:
+    """Yield once, or with `watch` every two seconds until Ctrl-C.
+
+    The yielded function clears the terminal, except the first time. Call it when the next results are there.
+    """
+    yield lambda: None
+    while watch:
+        time.sleep(2)
+        yield _console().clear
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Draw numbers as bars, from the smallest to the largest of them."""
+    least, span = min(values), max(values) - min(values)
+    return "".join(_BARS[int((value - least) / span * (len(_BARS) - 1)) if span else 0] for value in values)
 
 
 @contextmanager

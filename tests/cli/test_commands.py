@@ -9,7 +9,7 @@ import os
 import re
 import socket
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Annotated, Any, TypedDict
 
@@ -25,7 +25,7 @@ from typer.main import get_command
 
 from redis_saver import RedisSaver, TieredSaver
 from redis_saver._checkpoint.threads import ANY
-from redis_saver._cli import servers
+from redis_saver._cli import screen, servers
 from redis_saver._cli.app import app
 from redis_saver._cli.main import main
 from redis_saver._engine.requests import Batch
@@ -800,6 +800,73 @@ def test_doctor_reports_each_problem_with_its_remedy(
         assert len(lacking) == 3 and all("may not call" in one for one in lacking)
         assert "This user lacks a right: redis-saver docs operations#rights" in place.refused("ttl", "a", "1h")
         assert re.search("^backlog +1$", place.run("stats"), re.MULTILINE) and "may not call INFO" in place.err
+
+
+def pausing(monkeypatch: pytest.MonkeyPatch, times: int, act: Callable[[int], Any] = lambda _: None) -> list[float]:
+    """Let something happen in each pause of a command, and interrupt the last one. Returns the pauses."""
+    pauses = list[float]()
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == times:
+            raise KeyboardInterrupt
+        act(len(pauses))
+
+    monkeypatch.setattr(screen.time, "sleep", sleep)
+    return pauses
+
+
+@pytest.mark.parametrize("command", ["threads", "stats"])
+def test_watch_repeats_until_it_is_interrupted(place: Place, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.put("a", 1, n=1)
+    pauses = pausing(monkeypatch, 2)
+    assert len(place.run(command, "--watch", "--json", code=130).splitlines()) == 2 and pauses == [2, 2]
+
+
+def test_watched_threads_show_what_came_since(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.put("a", 1, n=1)
+    pausing(monkeypatch, 2, lambda _: (place.put("a", 2, n=2), place.put("b", 1, n=1)))
+    said = place.run("threads", "--watch", code=130)
+    for shown in (r"^a .* 2 \(\+1\)  ", r"^b .* 1 \(\+1\)  "):
+        assert re.search(shown, said, re.MULTILINE), said
+
+
+def test_a_thread_that_was_beyond_the_limit_counts_from_when_it_is_shown(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def put(thread: str, *numbers: int) -> None:
+        for number in numbers:
+            place.put(thread, number, n=number)
+
+    put("top", 1, 2, 3)
+    put("grows", 1, 2)
+    pausing(monkeypatch, 3, lambda number: put("grows", *range(3 * number, 3 * number + 3)))
+    said = place.run("threads", "--watch", "--sort", "checkpoints", "--limit", "1", code=130)
+    assert re.findall(r"^(\w+) .* ([\d]+(?: \(.*\))?)  [\d,]+  never$", said, re.MULTILINE) == [
+        ("top", "3"), ("grows", "5"), ("grows", "8 (+3)")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_stats_shows_trends_while_it_is_watched(
+    place: Place, is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "long" * 40
+    place.put(name, 1, n=1)
+    if is_terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("COLUMNS", "80")
+        monkeypatch.setenv("TERM", "xterm-256color")
+
+    pausing(monkeypatch, 30, lambda number: place.put(f"{name}{number}", 1, n=1))
+    assert main(["stats", "--watch", "--redis", place.url, "--prefix", place.prefix]) == 130
+    said = capsys.readouterr().out
+    *_, last = said.split("\x1b[2J" if is_terminal else "trend\n")
+    assert said.count("threads ") == 30 and ("\x1b" in said) == is_terminal and "backlog" not in last
+    plain = re.sub(r"\x1b\[[0-9;]*[a-zA-Z]", "", last)
+    assert re.search(r"^threads +30 +\+23 +▁▁▁▁▂▂▂▃▃▃▄▄▄▄▅▅▅▆▆▆▇▇▇█$", plain, re.MULTILINE), plain
+    assert re.search(r"^largest bytes +165 +▁{24}$", plain, re.MULTILINE), plain
+    assert not is_terminal or all(len(line) <= 80 for line in plain.splitlines())
 
 
 # -- arguments, help, processes
