@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import pkgutil
-import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, closing
 from typing import Any, Literal
@@ -14,6 +12,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from redis_saver._checkpoint.listing import scan_keys
 from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver, driver_of
+from redis_saver._cli.options import resolved
 from redis_saver._cli.servers import postgres_url
 from redis_saver._cli.watched import Cold
 from redis_saver._common import names
@@ -113,10 +112,9 @@ async def _opened(named: str, stack: AsyncExitStack) -> tuple[Any, bool]:
     """
     if "://" in named:
         return stack.enter_context(closing(Cold(postgres_url(named) or "", 1, setup=False))).saver, False
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as `python -m` does
     is_async = False
     try:
-        made = pkgutil.resolve_name(named)
+        made = resolved(named)
         if not isinstance(made, BaseCheckpointSaver) and callable(made):
             made = made()
         if inspect.isawaitable(made):

@@ -6,16 +6,18 @@ import json
 import shlex
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import typer
+from langgraph.store.base import ensure_embeddings
 from rich.text import Text
 
 from redis_saver._cli import screen
 from redis_saver._cli.changing import confirmed
 from redis_saver._cli.looking import size
-from redis_saver._cli.options import EVERY, JSON, MAX_NUMBER, command, labels_of
+from redis_saver._cli.options import EVERY, JSON, MAX_NUMBER, command, labels_of, resolved
 from redis_saver._cli.servers import Servers
-from redis_saver._common.display import counted
+from redis_saver._common.display import counted, error_text, shown
 from redis_saver._inspector.memory import Branch, ItemRow, Labels, Memory
 from redis_saver._inspector.values import ago, expiry, moment, named
 from redis_saver.errors import EndpointError
@@ -30,8 +32,8 @@ If LANGGRAPH_AES_KEY is set, values are decrypted. Only objects of classes that 
 _NOT_READ = "shown without values: {}. --keys-file or REDIS_SAVER_KEYS has the keys of an encrypted store"
 
 
-def _opened(servers: Servers, store_prefix: str | None) -> AbstractContextManager[Memory]:
-    return servers._replace(prefix=servers.prefix if store_prefix is None else store_prefix).memory()
+def _opened(servers: Servers, store_prefix: str | None, index: Any = None) -> AbstractContextManager[Memory]:
+    return servers._replace(prefix=servers.prefix if store_prefix is None else store_prefix).memory(index)
 
 
 def _words(labels: Labels) -> str:
@@ -39,11 +41,36 @@ def _words(labels: Labels) -> str:
     return " ".join(shlex.quote(named(label)) for label in labels)
 
 
+def _index(model: str, query: str) -> dict[str, Any]:
+    """Return the index that compares a query with stored vectors, of as many numbers as the model's vectors.
+
+    Args:
+        model: `MODULE:NAME`, or anything else for `init_embeddings` of LangChain.
+        query: A text for the model.
+
+    Raises:
+        EndpointError: The model cannot be loaded, or raises.
+    """
+    found, why = model, ""
+    try:
+        found = resolved(model)
+    except Exception as error:  # noqa: BLE001 - a module of others raises what it likes
+        why = f"{error_text(error)}; "
+    try:
+        embed = ensure_embeddings(found)
+        return {"dims": len(embed.embed_query(query)), "embed": embed}
+    except Exception as error:  # a model of others raises what it likes
+        form = "write MODULE:NAME of a function or an object, or a provider's model, as openai:text-embedding-3-small"
+        raise EndpointError(f"--embed {shown(model)}: {form}. {why}{error_text(error)}") from error
+
+
 @command("items", _CODES, has_postgres=False)
 def _items(
     servers: Servers,
     namespace: list[str] | None = None,
     *,
+    query: str | None = None,
+    embed: str | None = None,
     where: str | None = typer.Option(None, "--filter"),
     limit: int = typer.Option(20, min=1, max=MAX_NUMBER),
     store_prefix: str | None = None,
@@ -55,6 +82,9 @@ def _items(
 
     Options:
         namespace NAMESPACE: Labels of a namespace, such as memories user-7. Default: the tree of all namespaces.
+        query TEXT: Sort by similarity to TEXT, and show scores, as search of the store does. Needs --embed.
+        embed MODEL: The embedding model of the store's index: MODULE:NAME of a function or an object, or a provider's
+            model, such as openai:text-embedding-3-small.
         where JSON: Only items that match the filter, such as '{"kind": "fact"}'.
         limit N: Show N items.
         store_prefix PREFIX: Prefix of the store's keys, if it differs from --prefix. Default: --prefix.
@@ -62,21 +92,23 @@ def _items(
     Example: redis-saver items --redis redis://host:6379 memories user-7
     """
     labels = labels_of(namespace or ())
+    if (query is None) != (embed is None):
+        raise EndpointError("--query needs --embed MODEL, and --embed needs --query TEXT")
     try:
         matching = json.loads(where) if where else None
     except ValueError as error:
         raise EndpointError(f"--filter: it is no JSON ({error})") from error
-    with _opened(servers, store_prefix) as memory:
+    with _opened(servers, store_prefix, _index(embed, query) if embed and query else None) as memory:
         tree = memory.tree(labels)
         if not tree:
             near = memory.similar(labels) if labels else []
             also = f" Similar: {'; '.join(map(_words, near))}" if near else ""
             screen.note(f"no items{f' in {_words(labels)}' if labels else ''} under prefix {servers.prefix}.{also}")
             return 1
-        if not (labels or matching):
+        if not (labels or query or matching):
             _show_tree(tree, as_json=as_json)
             return 0
-        rows = memory.items(labels, None, matching, limit)
+        rows = memory.items(labels, query, matching, limit)
     if as_json:
         for row in rows:
             screen.emit(row)
@@ -99,14 +131,17 @@ def _show_tree(tree: Sequence[Branch], *, as_json: bool) -> None:
 
 def _show_items(labels: Labels, rows: Sequence[ItemRow]) -> None:
     below = any(row.namespace != labels for row in rows)
+    scored = any(row.score is not None for row in rows)
     cells: list[Sequence[str | Text]] = []
     for row in rows:
         value = "-" if row.value is None else json.dumps(screen.plain(row.value), ensure_ascii=False)
         where = [_words(row.namespace[len(labels) :])] if below else []
+        score = ["-" if row.score is None else f"{row.score:.3f}"] if scored else []
         ends = [ago(row.updated_at), expiry(row.expires_at), f"{row.bytes:,}"]
-        cells.append([*where, named(row.key), named(value), *ends])
-    columns = [*(["namespace"] if below else []), "key", "value", "updated", "expires", "bytes"]
-    screen.table(columns, cells, right=("bytes",), whole=("updated", "expires"))
+        cells.append([*where, named(row.key), *score, named(value), *ends])
+    columns = [*(["namespace"] if below else []), "key", *(["score"] if scored else []), "value"]
+    columns += ["updated", "expires", "bytes"]
+    screen.table(columns, cells, right=("bytes", "score"), whole=("updated", "expires"))
     if unreadable := next((row.unreadable for row in rows if row.unreadable), ""):
         screen.note(_NOT_READ.format(unreadable))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import pkgutil
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -199,6 +201,13 @@ def encryption_of(keys_file: str | None) -> Encryption | None:
     if encryption is not None:
         encryption.on_unavailable = "skip"
     return encryption
+
+
+def resolved(name: str) -> Any:
+    """Import what `MODULE:NAME` names. The module is found from the current directory, too."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    return pkgutil.resolve_name(name)
 
 
 def labels_of(words: Sequence[str]) -> Labels:

@@ -23,6 +23,7 @@ from redis_saver._migrate.savers import our_prefixes
 from redis_saver._serde.serializer import StrictSerializer
 from redis_saver._storage.context import Context
 from redis_saver._store import store as stores
+from redis_saver._store.embedding import embedder_of
 from redis_saver._tiered.saver import TieredSaver
 from redis_saver.encryption import Encryption
 from redis_saver.errors import EndpointError, KeyConflict, ThreadNotFound
@@ -175,17 +176,19 @@ class Servers(NamedTuple):
                 raise EndpointError(f"--postgres: {printable(str(error))}{remedy}") from error
 
     @contextmanager
-    def memory(self) -> Iterator[Memory]:
-        """Open the store and the cache in Redis.
+    def memory(self, index: Any = None) -> Iterator[Memory]:
+        """Open the store and the cache in Redis. An index can only search.
 
         Raises:
             EndpointError: The URL is invalid, or the server cannot be reached.
         """
         url = redis_url(self.url)
         with opened_store(url, target=False, prefix=self.prefix, encryption=self.encryption) as endpoint:
-            driver: Any = stores.driver_of(endpoint.store)
-            stores.use_values(endpoint.store, serde=_readable_serializer())
-            yield Memory(endpoint.store, RedisCache(driver.client, prefix=self.prefix))
+            store: Any = endpoint.store
+            driver: Any = stores.driver_of(store)
+            stores.use_values(store, serde=_readable_serializer())
+            store._context = stores.context_of(store)._replace(embedder=embedder_of(index))  # noqa: SLF001
+            yield Memory(store, RedisCache(driver.client, prefix=self.prefix))
 
 
 def _readable_serializer() -> SerializerProtocol:

@@ -7,9 +7,12 @@ import os
 import re
 from base64 import b64encode
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.store.base import embed
+from langgraph.store.base.embed import EmbeddingsLambda
 from langgraph.store.memory import InMemoryStore
 from tests.support.embedding import MODEL
 from tests.support.servers import url_of
@@ -106,10 +109,53 @@ def test_what_an_agent_remembers_of_a_user_takes_one_command(place: Place) -> No
     place.run("item", "memories", "user-7", "nope", code=1)
 
 
-def test_an_invalid_filter_or_namespace_is_named(place: Place) -> None:
-    for words, said in {("memories", "--filter", "{"): "no JSON", ("a..b",): "is empty"}.items():
-        place.run("items", *words, code=2)
-        assert said in place.err
+def test_items_are_searched_as_the_store_does_with_scores(
+    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with place.store(index={"dims": MODEL.dims, "embed": MODEL, "fields": ["text"]}) as store:
+        fill(store)
+        expected = [(one.key, one.score) for one in store.search(("memories",), query="tea cold")]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "meaning_of_items.py").write_text("from tests.support.embedding import MODEL as embed\n")
+    for model in ("tests.support.embedding:MODEL", "meaning_of_items:embed"):
+        found = place.json("items", "memories", "--query", "tea cold", "--embed", model)
+        assert [(one["key"], one["score"]) for one in found] == expected and expected[0][0] == "likes"
+        assert "score" in place.run("items", "memories", "--query", "tea", "--embed", model)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--query", "tea"], "--query needs --embed"),
+        (["--embed", "tests.support.embedding:MODEL"], "needs --query"),
+        (["--filter", "{"], "no JSON"),
+        (["a..b"], "is empty"),
+        (["--query", "a", "--embed", "tests.nowhere:x"], "No module named 'tests.nowhere'"),
+        (["--query", "a", "--embed", "tests.support.embedding:DIMS"], "--embed 'tests.support.embedding:DIMS': write"),
+    ],
+)
+def test_a_wrong_model_filter_or_namespace_is_named(place: Place, words: list[str], said: str) -> None:
+    place.run("items", "memories", *words, code=2)
+    assert said in place.err
+    assert "--embed '" not in place.err or "MODULE:NAME" in place.err and "openai:" in place.err
+
+
+def test_a_model_that_is_no_object_of_a_module_is_one_of_a_provider(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[str]()
+
+    def init_embeddings(model: str) -> EmbeddingsLambda:
+        asked.append(model)
+        return EmbeddingsLambda(MODEL)
+
+    monkeypatch.setattr(embed, "_get_init_embeddings", lambda: init_embeddings)
+    with place.store(index={"dims": MODEL.dims, "embed": MODEL, "fields": ["text"]}) as store:
+        fill(store)
+    models = ["nowhere:text-embedding-3-small", "tests.support.embedding:no_model", "json:large"]
+    for model in models:
+        assert len(place.json("items", "memories", "--query", "tea", "--embed", model)) == 4
+    assert asked == models
 
 
 @pytest.mark.parametrize("keys", ["none", "others"])
