@@ -214,11 +214,17 @@ SHREDDED = {"token-of-ina": ("initech", "ina")}
 SERVE = "uvicorn --workers 2 service:app"
 SETUP = "redis-saver flush --once --setup --prefix chats --keys-file keys"
 FLUSH = "redis-saver flush --prefix chats --keys-file keys"
-INSTALL, MAKE_KEYS, EXPORT, NIGHTLY = (
+INSTALL, MAKE_KEYS, EXPORT, NIGHTLY, PRUNE = (
     next(command for command in COMMANDS if command.startswith(beginning))
-    for beginning in ("pip install ", "for name in primary ", "export REDIS_URL=", "redis-saver threads --postgres ")
+    for beginning in (
+        "pip install ",
+        "for name in primary ",
+        "export REDIS_URL=",
+        "redis-saver threads --postgres ",
+        "redis-saver prune --all ",
+    )  # fmt: skip
 )
-OF_SERVICE = {SERVE, SETUP, FLUSH, INSTALL, MAKE_KEYS, EXPORT, NIGHTLY}
+OF_SERVICE = {SERVE, SETUP, FLUSH, INSTALL, MAKE_KEYS, EXPORT, NIGHTLY, PRUNE}
 """Commands of the service. Nobody runs `INSTALL` and `EXPORT`."""
 
 
@@ -358,18 +364,36 @@ def test_the_service_answers_its_tenants_on_any_worker(of_service: dict[str, str
             assert user.asked("GET", f"chats/{chats[token]}")["messages"][-1] == "book a table: yes"
 
 
-@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not on the PATH")
-def test_the_nightly_job_deletes_old_chats_from_both_tiers(of_service: dict[str, str], tmp_path: Path) -> None:
-    sealed = Encryption(Keyset.from_file(tmp_path / "keys"))
+@contextmanager
+def both_tiers(of_service: dict[str, str], folder: Path) -> Iterator[tuple[Any, Any, Any, Any]]:
+    """Yield hot, cold and the tiered saver of the service, and a small graph over them."""
+    sealed = Encryption(Keyset.from_file(folder / "keys"))
     graph = StateGraph(MessagesState).add_node("bot", lambda _: {"messages": [("ai", "hello")]}).set_entry_point("bot")
-    configs: Any = [{"configurable": {"thread_id": f"acme:anna:{name}"}} for name in ("one", "two with 'blanks'")]
     with (
         RedisSaver.from_conn_string(of_service["REDIS_URL"], prefix="chats", encryption=sealed) as hot,
         PostgresSaver.from_conn_string(of_service["POSTGRES_URL"]) as cold,
         TieredSaver(hot, cold, mode="write-behind") as saver,
     ):
+        yield hot, cold, saver, graph.compile(checkpointer=saver)
+
+
+def test_the_nightly_prune_bounds_both_tiers(of_service: dict[str, str], tmp_path: Path) -> None:
+    config: Any = {"configurable": {"thread_id": "acme:anna:long"}}
+    with both_tiers(of_service, tmp_path) as (_, cold, saver, graph):
+        for _ in range(8):
+            graph.invoke({"messages": "hi"}, config)
+        saver.flush()
+        assert len(list(cold.list(config))) == 24
+        in_shell(PRUNE, of_service, tmp_path)
+        assert [len(list(each.list(config))) for each in (cold, saver)] == [20, 20]
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not on the PATH")
+def test_the_nightly_job_deletes_old_chats_from_both_tiers(of_service: dict[str, str], tmp_path: Path) -> None:
+    configs: Any = [{"configurable": {"thread_id": f"acme:anna:{name}"}} for name in ("one", "two with 'blanks'")]
+    with both_tiers(of_service, tmp_path) as (hot, cold, saver, graph):
         for config in configs:
-            graph.compile(checkpointer=saver).invoke({"messages": "hi"}, config)
+            graph.invoke({"messages": "hi"}, config)
         saver.flush()
         hot.delete_thread("acme:anna:one")  # only Postgres has it
         in_shell(NIGHTLY, of_service, tmp_path)

@@ -18,6 +18,7 @@ from crash_workers import be_quick, pool
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.errors import EmptyInputError
 from langgraph.graph import START, StateGraph
 from nursery import Say
 from typing_extensions import TypedDict
@@ -172,6 +173,11 @@ async def block(saver: Any, compiled: Any, spec: dict[str, Any], run: str, say: 
         config = {**given, "metadata": {**given["metadata"], "epoch": epoch}}
         try:
             await turn(compiled, config, **options)
+        except EmptyInputError:  # the thread that `get_state` showed is gone
+            await asyncio.sleep(2)  # by then a renewal has noticed the rollback by another run, if that was it
+            if not owned.is_lost:
+                raise
+            raise NotOwner("a rollback by another run left nothing") from None
         finally:
             say(left=epoch, at=time.monotonic())
 

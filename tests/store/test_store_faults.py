@@ -19,6 +19,7 @@ from redis_saver._store import scripts
 from redis_saver._store.index_config import Texts
 from redis_saver._store.items import encode_value
 from redis_saver._store.writing import StoredItem, Write, as_import, import_items, new_put, put
+from tests.support.raw import contents
 from tests.support.proxy import Proxy, proxy, retrying  # noqa: F401
 from tests.support.servers import TARGETS
 from tests.support.stores import check_sound, members
@@ -176,14 +177,14 @@ async def test_an_item_that_cannot_be_read_is_not_replaced(target: Target, store
     await furnish(store)
     one = as_import(store.saver._context, StoredItem(NS, "k0", {"n": 5}, 1, 1, 0, 0, 1), 0)
     target.raw.hset(one.partition.keys[0], one.field, "junk")
-    left = {key: target.raw.dump(key) for key in target.keys()}
+    left = contents(target)
     for call in (
         store.put(NS, "k0", {"n": 5}),
         ran(store, import_items(store.saver._context, one.partition, [one], new_put())),
     ):
         with pytest.raises(StoreDamaged, match="a record cannot be read"):
             await call
-    assert {key: target.raw.dump(key) for key in target.keys()} == left
+    assert contents(target) == left
 
 
 @pytest.mark.everywhere
