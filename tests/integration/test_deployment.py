@@ -278,7 +278,8 @@ class Client:
 
     def status(self, method: str, path: str, said: str | None = None) -> int:
         try:
-            self.opened(method, path, said).close()
+            with self.opened(method, path, said) as reply:
+                reply.read()  # who leaves earlier cancels the run
         except urllib.error.HTTPError as refused:
             assert refused.code != 503 or refused.headers["Retry-After"]
             return refused.code
