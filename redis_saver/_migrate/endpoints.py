@@ -106,8 +106,8 @@ class Source(Endpoint):
                 continue
             if HEAD in saved.metadata:
                 raise ThreadMigrationError(
-                    f"{self.name} has it as the cold tier of a saver with encryption=, whose keys do not open it here. In "
-                    "Python, use that saver as the source: migrate(TieredSaver(hot, cold), target)"
+                    f"{self.name} has it as the cold tier of a saver with encryption=, so only that saver can open it. "
+                    "In Python, make it the source: migrate(TieredSaver(hot, cold), target)"
                 )
             yield saved
 
