@@ -179,7 +179,9 @@ async def test_threads_become_plain_in_python_only_by_an_argument(target: Target
 
 
 @pytest.mark.parametrize("flavour", ["sync"])
-async def test_two_tiers_and_cold_itself_are_encrypted_sources(tiers: Tiers) -> None:
+async def test_two_tiers_and_cold_itself_are_encrypted_sources(
+    tiers: Tiers, run: Callable[..., str], tmp_path: Path
+) -> None:
     saver = await tiers.saver(hot={"encryption": keys()})
     await put(await tiers.uniform(hot={"encryption": keys()}), config("acme:1"), {"text": MARKER})
     cold = await tiers.cold()
@@ -194,3 +196,4 @@ async def test_two_tiers_and_cold_itself_are_encrypted_sources(tiers: Tiers) -> 
             (failure,) = migrate(source, left, threads=["acme:1"], plain=True).failed
             assert "as the cold tier of a saver with encryption=" in failure
     assert not list(left.list(None))
+    assert "as the cold tier of a saver" in run("export", tiers.url, str(tmp_path / "threads"), "--plain", code=1)
