@@ -133,6 +133,16 @@ async def test_each_tenant_has_its_key(target: Target) -> None:
         await saver(target, Encryption(theirs)).get_tuple(config("ours"))
 
 
+async def test_a_saver_uses_the_key_that_key_for_names(target: Target) -> None:
+    """It goes on with the thread where another saver began it."""
+    uniform = saver(target, encryption(key_for="tenant"))
+    where = await put(uniform, config(), {"n": 1})
+    assert (await uniform.key_status()).threads == {"tenant": 1}
+    await put(saver(target), where, {"n": 2})
+    with pytest.raises(KeyUnavailable, match="'tenant'"):
+        await saver(target, Encryption(Keyset({"2026-11": KEYS["2026-11"]}))).get_tuple(config())
+
+
 async def test_an_old_key_still_reads(target: Target) -> None:
     where = await put(saver(target), config(), {"long": LONG})
     rotated = Encryption(Keyset({"2027-01": bytes(32), **KEYS}))

@@ -599,7 +599,7 @@ def test_commands_show_and_delete_threads_of_both_tiers(place: Place, database: 
 
 
 def test_commands_show_what_redis_has_while_postgres_hangs(
-    place: Place, database: str, monkeypatch: pytest.MonkeyPatch
+    place: Place, database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     short = functools.partial(servers.TieredSaver, cold_timeout=0.5)
     monkeypatch.setattr(servers, "TieredSaver", short)
@@ -618,6 +618,10 @@ def test_commands_show_what_redis_has_while_postgres_hangs(
         assert "cold_timeout" in place.err and missing in place.err
         assert "n  int  2\n" in place.run("show", "a", *words, code=1) and missing in place.err
         assert "changed" in place.run("diff", "a", "001", *words, code=1) and missing in place.err
+        assert place.run("tree", "a", *words, code=1).count("n changed") == 2 and missing in place.err
+        picture = tmp_path / "tree.svg"
+        place.run("tree", "a", "--svg", str(picture), *words, code=1)
+        assert picture.exists() and missing in place.err
         assert place.run("show", "b", *words, code=2) == "" and "does not answer" in place.err
         assert place.run("check", "--all", *words, code=1) == "2 threads: 2 sound, 0 not\n"
         assert "nothing is compared with Postgres" in place.err

@@ -53,7 +53,7 @@ async def test_clients_of_redis_py_and_valkey_py_work(package: Any, protocol: in
     with getattr(package, name)(**options) as client:
         await roundtrip(RedisSaver(client, prefix=prefix))
     async with getattr(package.asyncio, name)(**options) as aclient:
-        await roundtrip(AsyncRedisSaver(aclient, prefix=prefix + "a"))
+        await roundtrip(AsyncRedisSaver(aclient, prefix=prefix + "a", encryption=encryption(key_for="tenant")))
 
 
 @pytest.mark.parametrize("decode", [False, True])
@@ -62,7 +62,7 @@ async def test_cluster_clients_work(decode: bool, prefix: str) -> None:
     for package in (redis, valkey):
         name = "RedisCluster" if package is redis else "ValkeyCluster"
         with getattr(package, name)(**where) as client:
-            await roundtrip(RedisSaver(client, prefix=prefix + name))
+            await roundtrip(RedisSaver(client, prefix=prefix + name, encryption=encryption(key_for="tenant")))
         async with getattr(package.asyncio, name)(**where) as aclient:
             await roundtrip(AsyncRedisSaver(aclient, prefix=prefix + name + "a"))
 

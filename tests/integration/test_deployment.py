@@ -5,6 +5,7 @@ Real servers and workers serve many users at once, and are stopped as an operato
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -31,7 +32,9 @@ from celery import Celery
 from jupyter_client.manager import KernelManager
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.graph import MessagesState, StateGraph
+from tests.support.factories import config, put
 from tests.support.servers import Server, free_port, url_of
+from tests.support.uniform import Uniform, encryption
 
 from redis_saver import RedisCache, RedisSaver, RedisStore, TieredSaver
 from redis_saver.encryption import Encryption, Keyset
@@ -424,7 +427,9 @@ builder.set_entry_point("one").add_edge("one", "slow")
 
 
 def test_a_streamed_answer_ends_with_its_client_or_its_ownership(of_service: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "service.py").write_text(PROGRAMS["service.py"] + SLOW)
+    """A full backlog ends one, too."""
+    bounded = PROGRAMS["service.py"].replace("flusher=False", "flusher=False, max_backlog=60, backlog_timeout=0.1")
+    (tmp_path / "service.py").write_text(bounded + SLOW)
     sealed = Encryption(Keyset.from_file(tmp_path / "keys"))
     with (
         uvicorn(SERVE, tmp_path, of_service) as server,
@@ -462,11 +467,17 @@ def test_a_streamed_answer_ends_with_its_client_or_its_ownership(of_service: dic
                 (tmp_path / "released").touch()
                 assert json.loads(reply.read().splitlines()[-1]) == {"error": "NotOwner"}
             assert stored(taken) == ["wait", "one"]
+        full = {"error": "BacklogFull"}
+        server.until("the backlog is full", lambda: user.lines(user.begin(), "hello")[-1] == full)
 
 
 def test_the_service_without_postgres_and_then_without_redis(of_service: dict[str, str], tmp_path: Path) -> None:
     """It starts while Postgres is away. Chats that Redis has go on."""
     redis_server, port = Server(), free_port()
+    with RedisSaver.from_conn_string(
+        redis_server.url, prefix="chats", encryption=encryption(key_for="tenant")
+    ) as saver:
+        asyncio.run(put(Uniform(saver), config("initech:ina:old"), {"messages": []}))
     away = {**of_service, "REDIS_URL": redis_server.url, "POSTGRES_URL": f"postgresql://127.0.0.1:{free_port()}/none"}
     server = Running(SERVE, tmp_path, away, "--port", str(port), port=port)
     try:
@@ -477,6 +488,10 @@ def test_the_service_without_postgres_and_then_without_redis(of_service: dict[st
         assert user.status("POST", "chats/unknown/messages", "hello") == 503
         ina = Client(port, "token-of-ina")
         assert ina.lines(ina.begin(), "hello")[-1] == {"error": "KeyUnavailable"}
+        assert ina.status("GET", "chats/old") == ina.status("POST", "chats/old/messages", "hello") == 503
+        redis_server.process.send_signal(signal.SIGSTOP)
+        assert user.status("POST", f"chats/{chat}/messages", "hello") == 503, "it hangs"
+        redis_server.process.send_signal(signal.SIGCONT)
         redis_server.stop()
         for method, path, said in (("GET", "", None), ("POST", "/messages", "hello"), ("POST", "/approval", "yes")):
             assert user.status(method, f"chats/{chat}{path}", said) == 503
@@ -638,7 +653,6 @@ def test_multiprocessing_pools_continue_threads(command: str, environment: dict[
 
 FORK_IN_C = """
 import asyncio, ctypes, os, signal, sys, time
-from langgraph.checkpoint.memory import InMemorySaver
 import redis, redis.asyncio
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, ForkMissed, RedisSaver, TieredSaver
 

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.store.memory import InMemoryStore
 from tests.support.factories import config, put
+from tests.support.servers import url_of
 from tests.support.tenants import SECRETS, keys
 from tests.support.tiering import Tiers
-from tests.support.uniform import Target
+from tests.support.uniform import Target, Uniform
 
-from redis_saver import RedisSaver
+from redis_saver import RedisSaver, TieredSaver
 from redis_saver._cli.main import main
 from redis_saver.encryption import ColdSerializer, Keyset
 from redis_saver.errors import EndpointError
@@ -190,10 +192,15 @@ async def test_two_tiers_and_cold_itself_are_encrypted_sources(
         with pytest.raises(EndpointError, match="thread 'acme:1' of .* is encrypted"):
             migrate(source, InMemorySaver(), threads=["acme:1"])
     assert migrate(saver, InMemorySaver(), threads=["acme:1"], plain=True).moved == 1
-    left = InMemorySaver()
-    with opened(tiers.url, target=False) as database:
-        for source in (PostgresSaver(cold.conn), database):
+    left, file = InMemorySaver(), tmp_path / "cold.db"
+    with SqliteSaver.from_conn_string(str(file)) as sqlite:
+        behind = TieredSaver(RedisSaver(tiers.target.raw, prefix=f"{tiers.target.prefix}-2", encryption=keys()), sqlite)
+        await put(Uniform(behind), config("acme:1"), {"text": MARKER})
+    with opened(tiers.url, target=False) as database, opened(str(file), target=False) as sqlite:
+        for source in (PostgresSaver(cold.conn), database, sqlite):
             (failure,) = migrate(source, left, threads=["acme:1"], plain=True).failed
             assert "as the cold tier of a saver with encryption=" in failure
     assert not list(left.list(None))
+    there = url_of("cluster"), "--target-prefix", tiers.target.prefix
+    assert "as the cold tier of a saver" in run("migrate", str(file), *there, "--plain", code=1)
     assert "as the cold tier of a saver" in run("export", tiers.url, str(tmp_path / "threads"), "--plain", code=1)
