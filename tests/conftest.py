@@ -62,12 +62,21 @@ ENCRYPTED_TOO = {"cache", "checkpoint", "store", "tiered"}
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
-    """Make no cases that the default suite would only deselect: half of all, and each worker makes all of its own."""
+    """Make only the cases that the suite runs, because each worker makes all of its own.
+
+    Redundant combinations are left out, unless the environment names the servers. The slow suite has the cases that
+    the mark `by_turns` leaves out, and Redis in the flavour of another server.
+    """
     yield
     _with_encryption(metafunc)
+    calls, test = metafunc._calls, metafunc.definition
+    if not os.environ.get(seeds.ON):
+        calls[:] = [call for call in calls if not _shows_nothing_more(test, call.params)]
+        is_elsewhere = any(call.params.get("target_name", ALWAYS_ON) != ALWAYS_ON for call in calls)
+        for call in (*_not_their_turn(test, calls), *(c for c in calls if is_elsewhere and _repeats(test, c.params))):
+            call.marks.append(pytest.mark.slow.mark)
     if metafunc.config.option.markexpr == "not slow":
-        fast = [call for call in metafunc._calls if all(mark.name != "slow" for mark in call.marks)]
-        metafunc._calls[:] = fast or metafunc._calls[:1]
+        calls[:] = [call for call in calls if all(mark.name != "slow" for mark in call.marks)] or calls[:1]
 
 
 def _with_encryption(metafunc: pytest.Metafunc) -> None:
@@ -99,22 +108,6 @@ def same_data_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "new_id", lambda: bytes(sealing.ID))
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect redundant combinations, unless the environment names the servers.
-
-    The slow suite has the cases that the mark `by_turns` leaves out, and Redis in the flavour of another server.
-    """
-    if os.environ.get(seeds.ON):
-        return
-    left_out = dict.fromkeys(item for item in items if _shows_nothing_more(item))
-    config.hook.pytest_deselected(items=list(left_out))
-    items[:] = [item for item in items if item not in left_out]
-    elsewhere = {_test(item) for item in items if _given(item).get("target_name", ALWAYS_ON) != ALWAYS_ON}
-    repeated = (item for item in items if _repeats_a_flavour(item) and _test(item) in elsewhere)
-    for item in (*_not_their_turn(items), *repeated):
-        item.add_marker(pytest.mark.slow)
-
-
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Freeze the million objects that were imported and collected, so that the garbage collector skips them."""
     gc.collect()
@@ -135,61 +128,48 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"{count} skipped: {reason.removeprefix('Skipped: ')}")
 
 
-def _test(item: pytest.Item) -> tuple[Any, str]:
-    """Return the file and the function name of a test, without parameters."""
-    return item.parent, getattr(item, "originalname", item.name)
-
-
-def _given(item: pytest.Item) -> dict[str, Any]:
-    """Return the parameters of a test."""
-    return item.callspec.params if hasattr(item, "callspec") else {}
-
-
-def _shows_nothing_more(item: pytest.Item) -> bool:
-    given = _given(item)
+def _shows_nothing_more(test: pytest.Item, given: dict[str, Any]) -> bool:
     if "flavour" not in given:
         return False
-    named, also = _named(item), _also_on(item)
+    named, also = _named(test), _also_on(test)
     server = given.get("target_name", ALWAYS_ON)
     if given.get("is_encrypted") and server != ALWAYS_ON:
         return True
-    if server == ALWAYS_ON or "target_name" in named or item.get_closest_marker("everywhere"):
+    if server == ALWAYS_ON or "target_name" in named or test.get_closest_marker("everywhere"):
         return False
     return server not in also or ("flavour" not in named and given["flavour"] != also[server])
 
 
-def _not_their_turn(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+def _not_their_turn(test: pytest.Item, calls: Sequence[Any]) -> Iterator[Any]:
     """Yield the cases that `by_turns` leaves out: even ones in the second flavour, odd ones in the first."""
-    cases: dict[Any, dict[Any, int]] = defaultdict(dict)
-    for item in items:
-        if item.get_closest_marker("by_turns") and not item.get_closest_marker("slow"):
-            given, of_test = _given(item), cases[_test(item)]
-            case = tuple((name, id(value)) for name, value in given.items() if name != "flavour")
-            if given["flavour"] != FLAVOURS[of_test.setdefault(case, len(of_test)) % 2]:
-                yield item
+    cases: dict[Any, int] = {}
+    for call in calls if test.get_closest_marker("by_turns") else ():
+        if all(mark.name != "slow" for mark in call.marks):
+            case = tuple((name, id(value)) for name, value in call.params.items() if name != "flavour")
+            if call.params["flavour"] != FLAVOURS[cases.setdefault(case, len(cases)) % 2]:
+                yield call
 
 
-def _repeats_a_flavour(item: pytest.Item) -> bool:
-    """True if the test is on Redis in the flavour of its first other server."""
-    given = _given(item)
-    if given.get("target_name") != ALWAYS_ON or {"target_name", "flavour"} & _named(item):
+def _repeats(test: pytest.Item, given: dict[str, Any]) -> bool:
+    """True if the case is on Redis in the flavour of the test's first other server."""
+    if given.get("target_name") != ALWAYS_ON or {"target_name", "flavour"} & _named(test):
         return False
-    if item.get_closest_marker("everywhere") or item.get_closest_marker("by_turns"):
+    if test.get_closest_marker("everywhere") or test.get_closest_marker("by_turns"):
         return False
-    return given.get("flavour") == next(iter(_also_on(item).values()), None)
+    return given.get("flavour") == next(iter(_also_on(test).values()), None)
 
 
-def _named(item: pytest.Item) -> set[str]:
+def _named(test: pytest.Item) -> set[str]:
     """Return the parameters whose values the test names itself."""
-    return {name.strip() for mark in item.iter_markers("parametrize") for name in _names(mark.args[0])}
+    return {name.strip() for mark in test.iter_markers("parametrize") for name in _names(mark.args[0])}
 
 
 def _names(argument: str | Sequence[str]) -> Sequence[str]:
     return argument.split(",") if isinstance(argument, str) else argument
 
 
-def _also_on(item: pytest.Item) -> dict[str, str]:
-    mark = item.get_closest_marker("also_on")
+def _also_on(test: pytest.Item) -> dict[str, str]:
+    mark = test.get_closest_marker("also_on")
     return ALSO_ON if mark is None else dict(mark.kwargs)
 
 

@@ -653,6 +653,7 @@ def test_multiprocessing_pools_continue_threads(command: str, environment: dict[
 
 FORK_IN_C = """
 import asyncio, ctypes, os, signal, sys, time
+from langgraph.checkpoint.memory import InMemorySaver
 import redis, redis.asyncio
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, ForkMissed, RedisSaver, TieredSaver
 
