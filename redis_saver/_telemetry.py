@@ -34,7 +34,7 @@ BATCH, BATCH_SIZE = "BATCH", "db.operation.batch.size"
 OPERATIONS, BYTES_SENT = "redis_saver.operations", "redis_saver.bytes_sent"
 CALL = "redis_saver.call"
 """Key of the current call's name and span in OpenTelemetry's context."""
-OF_ALL = ("traffic", "remembered", "keys")
+OF_ALL = ("traffic", "local_cache", "keys")
 """Kinds of sources that savers, stores and caches share. An attribute names their collection."""
 DURATION = "redis_saver.operation.duration"
 """A histogram of all calls, in seconds."""

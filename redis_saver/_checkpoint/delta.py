@@ -368,9 +368,9 @@ def _page(basis: Sequence[Any], page: Sequence[Any], points: int, channels: Iter
 
 
 def _basis(pages: Sequence[Basis]) -> Basis | None:
-    """Return the basis of all pages, or None if the result cannot be remembered.
+    """Return the basis of all pages, or None if the result cannot be cached.
 
-    It cannot be remembered if something changed between two pages, or if the id of an ancestor is not lower than the
+    It cannot be cached if something changed between two pages, or if the id of an ancestor is not lower than the
     target's. The counts would not include later writes to such an ancestor.
     """
     if not pages or not pages[0].target or not pages[0].rewritten:

@@ -87,7 +87,7 @@ def read(
             expected = None
         elif expected:
             reply = reply._replace(header=expected.header, values=list(expected.values.values()))
-        # An older checkpoint that somebody looks at is not remembered.
+        # An older checkpoint that somebody looks at is not cached.
         used = None if wanted or not cache.is_on else dict[ChannelKey, Version]()
         chunks = {**known_chunks, **codec.as_chunks(context, reply.chunks, thread)}
         if context.data_keys is not None and not expected:

@@ -110,7 +110,7 @@ class OperationStats:
     """Number of calls by the upper bound of their duration in seconds, as Prometheus writes it: `0.005` to `+Inf`."""
 
 
-_LOOKUPS = Instrument("remembered.lookups", "{lookup}", "Calls with a cached thread.")
+_LOOKUPS = Instrument("local_cache.lookups", "{lookup}", "Calls with a cached thread.")
 _IO = Instrument("traffic.network.io", "By", "Bytes, without those of the protocol.", attribute="network.io.direction")
 
 
@@ -194,7 +194,7 @@ class CopyStats:
 class Stats(TrafficStats):
     """Counts of a saver or a store in this process. Over two tiers, requests and cache are those of hot."""
 
-    cache_bytes: int = counter("remembered.size", "By", "Estimated memory of the cache.", "up_down_counter")
+    cache_bytes: int = counter("local_cache.size", "By", "Estimated memory of the cache.", "up_down_counter")
     cache_hits: int = _LOOKUPS.field("hit", "Calls whose thread or partition was cached.")
     cache_misses: int = _LOOKUPS.field("miss", "Calls whose thread or partition was not cached.")
     unavailable: int = counter("keys.skipped", "{thread}", "Threads and partitions that were skipped: no key.")

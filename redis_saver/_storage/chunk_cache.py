@@ -127,7 +127,7 @@ class KnownCheckpoint:
 
 
 MAX_KNOWN_BYTES = 100_000
-"""Size in bytes, without chunks, from which only the fields of a checkpoint's values are remembered."""
+"""Size in bytes, without chunks, from which only the fields of a checkpoint's values are cached."""
 _chains = itertools.count(1)
 _SIZE = operator.attrgetter("size")
 
@@ -244,7 +244,7 @@ class ChunkCache:
     If two OS threads change a thread's data at the same time, one change may be lost. That does no harm.
     """
 
-    kind: ClassVar[str] = "remembered"
+    kind: ClassVar[str] = "local_cache"
 
     def __init__(self, limit: int) -> None:
         """Make a cache of at most `limit` bytes.
@@ -263,7 +263,7 @@ class ChunkCache:
         self._hits = self._misses = 0
 
     def numbers(self) -> dict[str, Any]:
-        """Return its fields of `Stats`. A lookup is a hit if anything of the thread is remembered."""
+        """Return its fields of `Stats`. A lookup is a hit if it has anything of the thread."""
         return {"cache_bytes": self._threads.bytes, "cache_hits": self._hits, "cache_misses": self._misses}
 
     def of(self, thread: bytes) -> KnownThread:

@@ -31,7 +31,7 @@ class StoreContext(NamedTuple):
     """Settings that savers have, too: values, limits and encryption."""
     keyspace: StoreKeyspace
     places: Places
-    remembered: Remembered
+    local_cache: LocalCache
     """Mirrors, and partitions without TTLs."""
     reads_plain: bool
     """True if a command may replace a script that only reads. False with `require_primary`, because only scripts check
@@ -135,14 +135,14 @@ def document_tags(partition: Partition, field: bytes) -> bytes:
     return b",".join([document_tag(namespace[:length]) for length in range(1, len(namespace) + 1)])
 
 
-class Remembered:
+class LocalCache:
     """Cache of mirrors, limited in bytes. The least recently used are evicted first.
 
     OS threads share the values, so a value is never changed. It may be evicted at any time. Each call checks with the
     server that the value is still valid.
     """
 
-    kind: ClassVar[str] = "remembered"
+    kind: ClassVar[str] = "local_cache"
 
     def __init__(self, limit: int) -> None:
         """Hold up to `limit` bytes.

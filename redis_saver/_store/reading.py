@@ -71,18 +71,18 @@ def _read(
     """
     hint = "without TTLs", partition.member
     records: Sequence[bytes | None]
-    if context.reads_plain and context.remembered.get(hint):
+    if context.reads_plain and context.local_cache.get(hint):
         # Lower case keeps redis-py's CacheConfig from caching the reply of HMGET.
         state, *records = yield Command(("hmget", partition.keys[0], "@state", *fields), partition.keys[:1])
         if state and _WITHOUT_TTLS.match(state):
             return _entries(context, partition, fields, records)
-        context.remembered.forget(hint)
+        context.local_cache.forget(hint)
     arguments: list[Argument] = [int(refresh), *fields]
     reply = yield from ask(context, partition, scripts.GET_ITEMS, arguments, fields if refresh else ())
     if not (records := reply.values):
         return [None] * len(fields)
     if len(records) > len(fields):
-        context.remembered.put(hint, True, _HINT_BYTES)
+        context.local_cache.put(hint, True, _HINT_BYTES)
         records = records[:-1]
     return _entries(context, partition, fields, records)
 
@@ -293,7 +293,7 @@ def mirror(context: StoreContext, partition: Partition, *, with_vectors: bool = 
     one is used. It has each item that existed all the time.
     """
     name = "mirror", partition.member
-    known: Mirror = context.remembered.get(name) or EMPTY
+    known: Mirror = context.local_cache.get(name) or EMPTY
     if with_vectors and known.vectors is None:
         known = _without_items(context)
     current, is_exact = yield from _with_newer(context, partition, known)
@@ -303,9 +303,9 @@ def mirror(context: StoreContext, partition: Partition, *, with_vectors: bool = 
         current = yield from _without_removed(context, partition, current)
         current, is_exact = yield from _with_newer(context, partition, current)
     if not current.entries:
-        context.remembered.forget(name)
+        context.local_cache.forget(name)
     elif current is not known:
-        context.remembered.put(name, current, current.size)
+        context.local_cache.put(name, current, current.size)
     return current
 
 

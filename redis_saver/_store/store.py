@@ -44,7 +44,7 @@ from redis_saver._storage.encryption import guarded
 from redis_saver._storage.keys import DataKeys, skip_counts
 from redis_saver._storage.rewrapping import Rotates, rotate, status
 from redis_saver._store import namespaces, searching, server_search
-from redis_saver._store.context import Places, Remembered, StoreContext
+from redis_saver._store.context import LocalCache, Places, StoreContext
 from redis_saver._store.embedding import embedder_of
 from redis_saver._store.index_config import RedisIndexConfig, Texts
 from redis_saver._store.items import VersionedItem
@@ -192,7 +192,7 @@ class Store(Rotates, BaseStore, Generic[ClientT]):
             values,
             keyspace,
             Places(keyspace, limits),
-            Remembered(cache_bytes),
+            LocalCache(cache_bytes),
             reads_plain=not require_primary and not clients.is_cluster(client),
             is_replicated=min_replicas > 0,
             embedder=embedder,
@@ -436,7 +436,7 @@ class Store(Rotates, BaseStore, Generic[ClientT]):
         return stats_of(Stats, self._counting, *self._measured().sources)
 
     def _measured(self) -> Measured:
-        sources: Any = self._driver.traffic, self._context.remembered, *skip_counts(self._context.values.data_keys)
+        sources: Any = self._driver.traffic, self._context.local_cache, *skip_counts(self._context.values.data_keys)
         return Measured(self._counting, self._driver.server, "items", sources)
 
     def _key_status_gen(self) -> Operation[KeyStatus]:

@@ -9,7 +9,7 @@ from langgraph.store.base import GetOp
 
 from redis_saver import KeyConflict, StoreDamaged, UnsupportedFormat
 from redis_saver._common.store_names import StoreKeyspace
-from redis_saver._store.context import Remembered
+from redis_saver._store.context import LocalCache
 from tests.support.counting import Counted
 from tests.support.stores import check_sound, later
 from tests.support.uniform import Target, Uniform
@@ -106,28 +106,28 @@ async def test_a_script_reads_if_a_plain_command_may_be_wrong(target: Target, op
 
 
 def test_least_recently_used_entries_are_evicted_first() -> None:
-    remembered = Remembered(100)
+    cache = LocalCache(100)
     for name in "abc":
-        remembered.put(name, name.upper(), 30)
-    assert remembered.get("a") == "A"
-    remembered.put("d", "D", 30)
-    assert [remembered.get(name) for name in "abcd"] == ["A", None, "C", "D"]
-    remembered.put("c", "C2", 90)
-    assert [remembered.get(name) for name in "acd"] == [None, "C2", None]
-    remembered.put("huge", "H", 101)
-    assert [remembered.get("huge"), remembered.get("c")] == [None, "C2"]
-    remembered.put("c", "C3", 101)
-    assert remembered.get("c") is None, "an outdated value is kept"
-    remembered.put("e", "E", 1)
-    remembered.forget("e")
-    remembered.forget("e")
-    assert (remembered.get("e"), remembered.numbers()["cache_bytes"]) == (None, 0)
+        cache.put(name, name.upper(), 30)
+    assert cache.get("a") == "A"
+    cache.put("d", "D", 30)
+    assert [cache.get(name) for name in "abcd"] == ["A", None, "C", "D"]
+    cache.put("c", "C2", 90)
+    assert [cache.get(name) for name in "acd"] == [None, "C2", None]
+    cache.put("huge", "H", 101)
+    assert [cache.get("huge"), cache.get("c")] == [None, "C2"]
+    cache.put("c", "C3", 101)
+    assert cache.get("c") is None, "an outdated value is kept"
+    cache.put("e", "E", 1)
+    cache.forget("e")
+    cache.forget("e")
+    assert (cache.get("e"), cache.numbers()["cache_bytes"]) == (None, 0)
 
 
 def test_cache_bytes_0_remembers_nothing() -> None:
-    remembered = Remembered(0)
-    remembered.put("a", "A", 1)
-    assert remembered.get("a") is None
+    cache = LocalCache(0)
+    cache.put("a", "A", 1)
+    assert cache.get("a") is None
     for mistake in (-1, True, "1"):
         with pytest.raises(ValueError, match="cache_bytes"):
-            Remembered(mistake)  # type: ignore[arg-type]
+            LocalCache(mistake)  # type: ignore[arg-type]

@@ -94,7 +94,7 @@ def test_instruments_have_kinds_and_units(meters: Meters) -> None:
     saver._context.counts.last_error = "ValueError: no"
     instrument(saver, meters.provider)
     found = meters.metrics()
-    told = [one for one in INSTRUMENTS if one.source in ("tier", "traffic", "remembered")]
+    told = [one for one in INSTRUMENTS if one.source in ("tier", "traffic", "local_cache")]
     assert set(found) == {*(one.name for one in told), LAST_ERROR}
     for one in told:
         metric = found[one.name]
@@ -224,7 +224,7 @@ def test_savers_stores_and_caches_export_their_stats(meters: Meters) -> None:
     assert of(meters, "redis_saver.cache.lookups", **{RESULT: "miss"}) == [1]
     assert of(meters, "redis_saver.store_tier.reads", service="chats", **{RESULT: "miss"}) == [1]
     assert of(meters, "redis_saver.store_tier.reads", service="chats", **{RESULT: "hit"}) == [1]
-    assert len(meters.points("redis_saver.remembered.size")) == 3
+    assert len(meters.points("redis_saver.local_cache.size")) == 3
     instrument(RedisLLMCache(cache), meters.provider)
     assert of(meters, "redis_saver.cache.lookups", **{RESULT: "miss"}) == [1], "with the counts of the cache below it"
 
