@@ -20,7 +20,7 @@ from redis_saver import __version__
 from redis_saver._common import times
 from redis_saver._common.config import Address
 from redis_saver._inspector.manual import NAMED
-from redis_saver._inspector.values import At, ago, expiry, moment, named, owner_text, size, state_of, visible
+from redis_saver._inspector.values import At, ago, expiry, moment, named, owner_text, size, state_of, unmarked, visible
 
 Query: TypeAlias = Mapping[str, str]
 """The arguments of a page's URL, by name."""
@@ -164,7 +164,7 @@ def _environment() -> Environment:
     )  # fmt: skip
     environment.filters |= {
         "ago": ago, "markdown": markdown, "moment": moment, "named": named, "owner": owner_text,
-        "size": size, "state": state_of, "expiry": expiry, "json": json.dumps, "visible": visible,
+        "size": size, "state": state_of, "expiry": expiry, "json": json.dumps, "unmarked": unmarked, "visible": visible,
         "address": address_text, "query": query_of,
         "duration": lambda seconds: times.shown(timedelta(seconds=int(seconds))),
     }  # fmt: skip

@@ -124,7 +124,9 @@ class TreeRow(NamedTuple):
 
     entry: Entry
     state: str
-    """State of its tasks: `failed`, `interrupted`, `answered`; `tool failed` if a tool gave it an error; or empty."""
+    """Empty, or the first that holds: a task `failed`, is `interrupted`, `tool failed` before it, a task was `answered`."""
+    has_failed: bool
+    """True if a task failed, or a tool before it, also if a question to a human waits."""
     ran: Sequence[str]
     """Nodes that ran between its parent and this checkpoint. Empty if the parent was not read."""
     next: Sequence[str]
@@ -149,11 +151,6 @@ class TreeRow(NamedTuple):
         nodes = [level.partition(":")[0] for level in self.entry.ns.split("|")] if self.entry.ns else []
         agent = self.entry.metadata.get("lc_agent_name")
         return [*nodes[:-1], agent] if nodes and isinstance(agent, str) and agent else nodes
-
-    @property
-    def has_failed(self) -> bool:
-        """True if one of its tasks failed, or a tool."""
-        return self.state in ("failed", "tool failed")
 
     def has(self, text: str, hides: Hides) -> bool:
         """True if its id, its time (UTC), its previews, or its values contain a text, in upper or lower case."""
@@ -189,9 +186,11 @@ class Turn(NamedTuple):
         return self.first.entry.source in _STARTS
 
     @property
-    def state(self) -> str:
-        """The state of its newest checkpoint with a state."""
-        return next((row.state for row in self.rows if row.state), "")
+    def states(self) -> Sequence[str]:
+        """The state of its newest checkpoint with a state, and a failure before that."""
+        failed = ("failed" if row.state == "failed" else "tool failed" for row in self.rows if row.has_failed)
+        newest = next((row.state for row in self.rows if row.state), "")
+        return [state for state in dict.fromkeys((newest, next(failed, ""))) if state]
 
     @property
     def has_failed(self) -> bool:
@@ -261,13 +260,15 @@ def _row(entry: Entry, parent: Entry | None, hides: Hides, *, is_continued: bool
     ran = ran_between(parent, entry) if parent and entry.source != "input" else ()
     made, special = _made(entry, parent, ran), [write for write in entry.writes if write.channel in _SPECIAL]
     failed = [message for write in made if not hides(write.channel) for message in _failed_tools(write.value)]
-    state = task_state([write.channel for write in special]) or ("tool failed" if failed else "")
-    state = "answered" if state == "interrupted" and is_continued else state
-    notice = _notice(entry, special, failed, hides, is_answered=state == "answered")
+    state = task_state([write.channel for write in special])
+    is_answered = state == "interrupted" and is_continued
+    if is_answered or not state:
+        state = "tool failed" if failed else "answered" if is_answered else ""
+    notice = _notice(entry, special, failed, hides, is_answered=is_answered)
     preview = "" if failed or ran == (_START,) else one_line(_preview(entry, parent, made, hides), _LINE)
     values = [(write.channel, write.value) for write in (*made, *special)]
     return TreeRow(
-        entry, state, ran, upcoming(entry), preview, notice,
+        entry, state, bool(failed) or state == "failed", ran, upcoming(entry), preview, notice,
         sum(write.size for write in made), tokens_of(entry, [value for _, value in values]), values,
     )  # fmt: skip
 
@@ -289,12 +290,11 @@ def _notice(
 ) -> str:
     """Return questions, answers, and errors of tasks and tools, in one line. Errors name their nodes."""
     verbs = {**_SPECIAL, INTERRUPT: "asked"} if is_answered else _SPECIAL
-    said = list[str]()
+    said = [gist(message, hides) for message in failed]
     for channel, verb in verbs.items():
         for write in [write for write in special if write.channel == channel]:
             node = node_of(entry, write) if channel == ERROR else None
             said.append(f"{node} {verb}: {_answer(write, hides)}" if node else f"{verb}: {_answer(write, hides)}")
-    said += [gist(message, hides) for message in failed]
     return one_line(", ".join(dict.fromkeys(said)), _LINE)
 
 

@@ -80,7 +80,7 @@ async def test_rows_tell_what_happened_in_turns(target: Target) -> None:
     entries = await asyncio.to_thread(source.entries, "t", None, None, 100, longest=PREVIEWED)
     newest, middle, oldest = turns(entries)
     assert [turn.number for turn in (newest, middle, oldest)] == [-1, -2, -3]
-    assert [turn.state for turn in (newest, middle, oldest)] == ["interrupted", "answered", "answered"]
+    assert [turn.states for turn in (newest, middle, oldest)] == [["interrupted"], ["answered"], ["answered"]]
     assert all(turn.is_whole and turn.tokens == 120 for turn in (newest, middle, oldest))
     shown = [(list(row.ran), list(row.next), row.preview, row.notice) for row in reversed(middle.rows)]
     question = "ai: Let me see. calls cancel(order: 4711, token: hunter2)"
@@ -99,6 +99,27 @@ async def test_rows_tell_what_happened_in_turns(target: Target) -> None:
     ran_tool = middle.rows[0]
     assert ran_tool.bytes == written[ran_tool.entry.id] > 0
     assert ran_tool.has("SAID NO", lambda _: False) and not ran_tool.has("first", lambda _: False)
+
+
+@pytest.mark.parametrize("answer", [None, "yes"])
+def test_a_tool_that_failed_before_a_question_is_still_a_failure(answer: str | None) -> None:
+    """The question is of the checkpoint that the tool made."""
+    wrong = ToolMessage("it is **locked**", tool_call_id="1", name="find", status="error")
+    saver, where = embedded(), config("t")
+    graph = StateGraph(MessagesState).add_node("tools", lambda _: {"messages": [wrong]})
+    graph.add_node("ask", lambda _: {"messages": [interrupt("Go on?")]}).add_edge(START, "tools").add_edge(
+        "tools", "ask"
+    )
+    compiled = graph.compile(checkpointer=saver)
+    compiled.invoke({"messages": [HumanMessage("hi")]}, where)
+    said, states = "waits: Go on?", ["interrupted", "tool failed"]
+    if answer:
+        compiled.invoke(Command(resume=answer), where)
+        said, states = "asked: Go on?, answered: yes", ["tool failed"]
+    (turn,) = turns(Source(saver).entries("t", None, None, 100, longest=PREVIEWED))
+    (failed,) = [row for row in turn.rows if row.has_failed]
+    assert failed.notice == f"tool find failed: it is **locked**, {said}"
+    assert turn.states == states and turn.has_failed and failed.state == states[0]
 
 
 async def test_the_answer_of_a_turn_is_the_last_that_was_said() -> None:
