@@ -10,7 +10,7 @@ from redis_saver._engine.requests import Page, R, Request, T
 
 _WRITES = (
     *("put", "put_writes", "setup", "delete_thread", "delete_for_runs"),
-    *("delete_checkpoints", "prune_thread", "replace_envelopes"),
+    *("delete_checkpoints", "prune", "prune_thread", "replace_envelopes"),
 )
 """Methods of cold that write. A `batch` of a store that writes `waits`."""
 

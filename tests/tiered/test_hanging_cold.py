@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -247,6 +248,31 @@ async def test_an_error_of_cold_and_no_limit(tiers: Tiers) -> None:
     for limit in (None, 30):
         with pytest.raises(OSError, match="late"):
             await (await tiers.uniform(cold=cold, cold_timeout=limit)).get_tuple(config())
+
+
+class SlowToPrune(InMemorySaver):
+    """A cold saver whose `prune` takes longer than the limit of reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pruned = list[list[str]]()
+
+    def prune(self, thread_ids: Any, **_: Any) -> None:
+        time.sleep(2 * SHORT["cold_timeout"])
+        self.pruned.append(thread_ids)
+
+    async def aprune(self, thread_ids: Any, **_: Any) -> None:
+        await asyncio.sleep(2 * SHORT["cold_timeout"])
+        self.pruned.append(thread_ids)
+
+
+@pytest.mark.plain("it replaces cold")
+async def test_a_prune_by_cold_has_no_limit(tiers: Tiers) -> None:
+    cold = SlowToPrune()
+    uniform = await tiers.uniform(cold=cold, **SHORT)
+    await written(uniform)
+    await uniform.prune(["thread"])
+    assert cold.pruned == [[], ["thread"]]
 
 
 @pytest.mark.parametrize("flavour", ["async"], indirect=True)  # there, tasks are cancelled
