@@ -142,7 +142,8 @@ class Crowd:
     """Processes of callers that execute the same orders at the same time."""
 
     def __init__(self, processes: int) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])  # so the imports are done once
         self._running: list[tuple[Any, Connection]] = []
         for _ in range(processes):
             here, there = context.Pipe()

@@ -64,8 +64,9 @@ class Run:
         for contestant in self.contestants:
             contestant.clear()
         self._out.clear()
-        gc.unfreeze()
-        gc.collect()
+        if not self.smallest:
+            gc.unfreeze()
+            gc.collect()
         for (key, name), values in self._samples.items():
             case, metric, unit = self._metrics[key]
             row: Row = {"workload": workload, **case, "metric": metric, "unit": unit, "saver": name}

@@ -71,19 +71,20 @@ def act_once(run: Run, contestant: Contestant, flavour: str, sizes: dict[str, in
     where: dict[str, Any] = {"configurable": {"thread_id": contestant.thread(), "checkpoint_ns": ""}}
     first, new = small(contestant, None)
     checkpoints = [(first, new)]
-    for _ in range(CALLS):
+    count = run.size(CALLS, CALLS, 2)
+    for _ in range(count):
         checkpoints.append(small(contestant, checkpoints[-1][0]))
     latest = {"configurable": dict(where["configurable"])}
-    metadata = [{"source": "loop", "step": step, "parents": {}} for step in range(CALLS + 1)]
+    metadata = [{"source": "loop", "step": step, "parents": {}} for step in range(count + 1)]
     where = contestant.saver.put(where, first, metadata[0], new)
     configs = [where]
     for checkpoint, _ in checkpoints[1:]:
         named = {"configurable": {**where["configurable"], "checkpoint_id": checkpoint["id"]}}
         configs.append(named)
     calls: dict[str, list[tuple[Any, ...]]] = {
-        "put": [(configs[n - 1], checkpoints[n][0], metadata[n], checkpoints[n][1]) for n in range(1, CALLS + 1)],
-        "put_writes": [(configs[n], WRITES, f"task-{n:031}") for n in range(1, CALLS + 1)],
-        "get_tuple": [(latest,)] * CALLS,
+        "put": [(configs[n - 1], checkpoints[n][0], metadata[n], checkpoints[n][1]) for n in range(1, count + 1)],
+        "put_writes": [(configs[n], WRITES, f"task-{n:031}") for n in range(1, count + 1)],
+        "get_tuple": [(latest,)] * count,
     }
     taken = {}
     meter = contestant.meter if sizes is not None and isinstance(contestant.meter, RedisMeter) else None
@@ -95,7 +96,7 @@ def act_once(run: Run, contestant: Contestant, flavour: str, sizes: dict[str, in
             taken[operation], result = times(getattr(contestant.saver, operation), arguments)
         if meter and before and sizes is not None:
             traffic = meter.between(before, meter.traffic())
-            sizes[operation] = (traffic.received if operation == "get_tuple" else traffic.sent) // CALLS
+            sizes[operation] = (traffic.received if operation == "get_tuple" else traffic.sent) // count
     if result is None or result.checkpoint["channel_values"] != checkpoints[-1][0]["channel_values"]:
         raise WrongResult("get_tuple did not give back the last checkpoint")
     if [write[1:] for write in result.pending_writes] != WRITES:
@@ -128,10 +129,11 @@ async def times_async(call: Callable[..., Awaitable[Any]], arguments: list[tuple
 def measure_raw(run: Run, clients: tuple[Any, Any], case: dict[str, Any], sizes: dict[str, int]) -> None:
     """Measure SET and GET of as many bytes, through the same client."""
     client, aclient = clients
+    count = run.size(CALLS, CALLS, 2)
     for operation, size in sizes.items():
         key, value = "bench-raw", b"x" * max(1, size - PROTOCOL)
         client.set(key, value)
-        arguments: list[tuple[Any, ...]] = [(key,)] * CALLS if operation == "get_tuple" else [(key, value)] * CALLS
+        arguments: list[tuple[Any, ...]] = [(key,)] * count if operation == "get_tuple" else [(key, value)] * count
         name = "get" if operation == "get_tuple" else "set"
         if case["flavour"] == "async":
             taken, _ = run.wait(times_async(getattr(aclient, name), arguments))

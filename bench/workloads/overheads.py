@@ -34,7 +34,7 @@ def run(run: Run) -> None:
 def compare(run: Run, name: str, option: Option, chat: Recording, contestant: Contestant) -> None:
     """Compare both savers of an option, in alternating blocks."""
     try:
-        with opened(contestant, option, chat) as sides:
+        with opened(run, contestant, option, chat) as sides:
             for what, rounds in (("turn", option.turns), ("put", BLOCKS), ("put_writes", BLOCKS)):
                 for number in range(run.size(rounds, rounds // 10, 1) + 1):
                     one_round(
@@ -68,8 +68,8 @@ def one_round(run: Run, contestant: Contestant, case: Any, what: str, sides: lis
 class Side:
     """A saver with one chat for turns and one for puts. It acts in its own context, which may own both threads."""
 
-    def __init__(self, saver: Any, contestant: Contestant, chat: Recording, *, has_option: bool) -> None:
-        self.saver, self.has_option, self.context = saver, has_option, copy_context()
+    def __init__(self, saver: Any, contestant: Contestant, chat: Recording, calls: int, *, has_option: bool) -> None:
+        self.saver, self.calls, self.has_option, self.context = saver, calls, has_option, copy_context()
         # The contestant deletes the threads that it knows.
         self.prepared: Prepared = chat.of(Contestant(OURS, saver, saver, threads=contestant.threads)).play()
         self.base = chat.puts[-1][0]["channel_values"]["messages"]
@@ -89,15 +89,15 @@ class Side:
             self.context.run(self.prepared.reset)
             return 1, self.turn
         if what == "put":
-            return CALLS, self.puts
-        return CALLS, self.writes
+            return self.calls, self.puts
+        return self.calls, self.writes
 
     def turn(self) -> None:
         self.graph.invoke(self.question, self.prepared.config, durability="sync")
 
     def puts(self) -> None:
         """Put checkpoints with one new message each."""
-        for _ in range(CALLS):
+        for _ in range(self.calls):
             self.count += 1
             versions: Any = {"messages": f"{self.count:032}.{0:016}"}
             made: Any = {
@@ -111,7 +111,7 @@ class Side:
 
     def writes(self) -> None:
         """Put pending writes of one task each on the newest checkpoint."""
-        for _ in range(CALLS):
+        for _ in range(self.calls):
             self.count += 1
             self.saver.put_writes(self.where, [("messages", [self.count])], f"task {self.count}")
 
@@ -132,13 +132,14 @@ class Side:
 
 
 @contextmanager
-def opened(contestant: Contestant, option: Option, chat: Recording) -> Iterator[list[Side]]:
+def opened(run: Run, contestant: Contestant, option: Option, chat: Recording) -> Iterator[list[Side]]:
     """Open the saver with the option, and the one without it."""
     if contestant.raw is None:
         raise WrongResult("it has no client")
     client = contestant.raw[0]
-    with_it = Side(option.with_it(client), contestant, chat, has_option=True)
-    without = Side(option.without(client), contestant, chat, has_option=False)
+    calls = run.size(CALLS, CALLS, 2)
+    with_it = Side(option.with_it(client), contestant, chat, calls, has_option=True)
+    without = Side(option.without(client), contestant, chat, calls, has_option=False)
     with ExitStack() as stack:
         if option.owns:
             owning = ExitStack()

@@ -5,14 +5,14 @@ from typing import Any
 
 from bench.contestants import OURS, Contestant
 from bench.measuring import Run, WrongResult
-from bench.prepared import chat_recording
+from bench.prepared import MAX_STEPS, chat_recording
 from bench.workloads.operations import small_thread, times, times_async
 
 PAIRS = 20
 MESSAGES = 100
-THREADS: dict[str, Callable[[Contestant], Any]] = {
-    "small": small_thread,
-    f"{MESSAGES} messages": lambda contestant: chat_recording(contestant, MESSAGES).play().config,
+THREADS: dict[str, Callable[[Contestant, int], Any]] = {
+    "small": lambda contestant, _: small_thread(contestant),
+    f"{MESSAGES} messages": lambda contestant, steps: chat_recording(contestant, MESSAGES, steps).play().config,
 }
 
 
@@ -36,7 +36,7 @@ def read(run: Run, checkpoint: str, flavour: str) -> None:
             return
         both = [tiers.alone, tiers]
         if not repetition:
-            configs[tiers.name] = [THREADS[checkpoint](each) for each in both]
+            configs[tiers.name] = [THREADS[checkpoint](each, run.size(MAX_STEPS, MAX_STEPS, 2)) for each in both]
         savers: list[Any] = [each.asaver if flavour == "async" else each.saver for each in both]
         turn = list(zip((OURS, tiers.name), savers, configs[tiers.name], strict=True))
         if repetition % 2:

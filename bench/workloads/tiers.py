@@ -14,13 +14,13 @@ WHO = (OURS, POSTGRES, THROUGH, BEHIND, LATEST)
 
 def run(run: Run) -> None:
     """Turns of a chat one after the other, with the flusher at work beside them: time, time until Postgres has all, statements."""
-    turns, repetitions = run.size(60, 30, 5), run.size(5, 2, 1)
-    case = {"messages": MESSAGES, "turns": turns, "flavour": "sync", "durability": "sync"}
+    turns, repetitions, messages = run.size(60, 30, 2), run.size(5, 2, 1), run.size(MESSAGES, MESSAGES, 8)
+    case = {"messages": messages, "turns": turns, "flavour": "sync", "durability": "sync"}
 
     def act(contestant: Contestant, repetition: int) -> None:
         if contestant.name not in WHO:
             return
-        prepared = chat_recording(contestant, MESSAGES).play()
+        prepared = chat_recording(contestant, messages).play()
         contestant.rest()
         saver = contestant.at_work() if contestant.at_work else contestant.unacquainted()
         graph, last = graphs.chat(saver), prepared.recording.puts[-1][0]["channel_values"]["messages"][-1]
@@ -36,7 +36,7 @@ def run(run: Run) -> None:
         if contestant.at_work:
             saver.close(timeout=600)
         whole = time.perf_counter() - begun
-        check_chat(prepared.stored(), MESSAGES + 4 * turns)
+        check_chat(prepared.stored(), messages + 4 * turns)
         if repetition or run.smallest:
             for seconds in times:
                 run.sample(contestant, case, "turn", "ms", seconds * 1000)

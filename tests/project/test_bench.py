@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import programs
+from tests.support.commands import run_python
 
 from bench import pages, results
 from bench.contestants import Contestant
@@ -79,25 +81,22 @@ OF_TIERS = {
 }
 
 
-def bench(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "bench", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=280, check=False
-    )
+def bench(*arguments: str, is_forked: bool = True) -> str:
+    words = ("-m", "bench", *arguments)
+    done = programs.run(*words, environment=os.environ, folder=ROOT) if is_forked else run_python(*words)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return str(done.stdout)
 
 
 def test_smallest_run_has_every_row_and_field(empty_database: str, tmp_path: Path) -> None:
     """All savers and stores on Postgres share that of the tests, instead of starting four."""
     asked_for = ",".join(["langgraph-checkpoint-redis", *SAVERS, *TIERS])
-    stores = (
-        "--stores",
-        ",".join([*STORES, LANGGRAPH_REDIS]),
-        "--redis-modules-url",
-        "redis://127.0.0.1:1",
-    )  # no server listens there
-    stores += ("--postgres-url", empty_database)
-    said = bench("--smallest", "--savers", asked_for, *stores, "--results", str(tmp_path), "--name", "smallest")
+    nowhere = "redis://127.0.0.1:1"
+    options = {
+        "savers": asked_for, "stores": ",".join([*STORES, LANGGRAPH_REDIS]), "redis-modules-url": nowhere,
+        "postgres-url": empty_database, "results": str(tmp_path), "name": "smallest",
+    }  # fmt: skip
+    said = bench("--smallest", *(f"--{name}={value}" for name, value in options.items()), is_forked=False)
     found = json.loads((tmp_path / "smallest.json").read_text())
     assert found == json.loads((tmp_path / "latest.json").read_text())
     check_rows(found)
