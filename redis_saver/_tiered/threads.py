@@ -194,7 +194,15 @@ def take(tiers: Tiers, terms: Terms, nonce: str) -> Tiered[Record]:
     """Take a thread as on one server, then wait for writers that had begun to write it to cold.
 
     Once the thread is taken, nobody else begins a write. But earlier writes may still reach cold.
+
+    Raises:
+        NotImplementedError: A rollback needs Postgres as cold. The thread was not taken.
     """
+    if terms.on_busy == "rollback" and not tiers.cold_is_postgres:
+        raise NotImplementedError(
+            "on_busy='rollback' needs LangGraph's PostgresSaver as cold. The thread was not taken. Write "
+            "on_busy='take', which removes nothing"
+        )
     record = yield from ownership.taken(tiers.hot_context, terms, nonce)
     yield from _wait_for_writers(tiers, terms, record)
     if run := ownership.to_roll_back(terms, record):
@@ -243,13 +251,7 @@ def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[
         NotOwner: Somebody else took the thread. Nothing was removed.
         StillNeeded: A later checkpoint is rebuilt from one of the run. Nothing was removed.
         ThreadBusy: Others kept writing the thread.
-        NotImplementedError: Cold is not Postgres. Nothing was removed.
     """
-    if not tiers.cold_is_postgres:
-        raise NotImplementedError(
-            "on_busy='rollback' needs LangGraph's PostgresSaver as cold. Nothing was removed. Write on_busy='take', "
-            "which removes nothing"
-        )
     keys, deadline, repairs, asked = tiers.hot_context.keyspace.tier_keys(thread), until_busy(), 0, False
     while True:
         try:
