@@ -34,7 +34,7 @@ from redis_saver._common.names import Keyspace
 
 KINDS = [f"{kind}-{program}" for kind in ("sentinel", "cluster") for program in PROGRAMS]
 MODES = ("plain", "through", "behind")
-OS_THREADS, TASKS = 8, 50
+OS_THREADS = 8
 PAUSE = 0.1
 """Seconds between two calls of a worker, as all workers and the resharding share one interpreter lock."""
 ALLOWED = (redis.ConnectionError, redis.TimeoutError, RedisSaverError)
@@ -120,16 +120,19 @@ class Round:
 class History:
     """Servers, savers and rounds."""
 
-    def __init__(self, kind: str, seed: int, *, min_replicas: int | None = None, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self, kind: str, seed: int, *, tasks: int = 50, min_replicas: int | None = None, options: Sequence[str] = ()
+    ) -> None:
         """Start the servers.
 
         Args:
             kind: One of `KINDS`.
             seed: Seed of the rounds.
+            tasks: Number of tasks.
             min_replicas: Replicas that write-behind waits for. By default all of a primary, so that nothing is lost.
             options: Options of the servers.
         """
-        self.kind, self.random = kind, random.Random(seed)
+        self.kind, self.random, self.tasks = kind, random.Random(seed), tasks
         what, _, program = kind.partition("-")
         self.servers: Any = (Sentinels if what == "sentinel" else ReplicatedCluster)(program, *options)
         replicas = 2 if what == "sentinel" else 1
@@ -258,7 +261,7 @@ class History:
         made = Round(name)
         self._ending.clear()
         modes = list(MODES)
-        self.threads = [Thread(f"{number}-{i}", modes[i % len(modes)]) for i in range(OS_THREADS + TASKS)]
+        self.threads = [Thread(f"{number}-{i}", modes[i % len(modes)]) for i in range(OS_THREADS + self.tasks)]
         workers = [
             threading.Thread(target=self._blocking_worker, args=(made, one)) for one in self.threads[:OS_THREADS]
         ]

@@ -45,7 +45,13 @@ def until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> No
 
 
 class Process(Server):
-    """A server that can be paused."""
+    """A server that can be paused. Its questions share a client, as the waits ask every 20 ms."""
+
+    asking: redis.Redis | None = None
+
+    def start_as(self, *arguments: str) -> None:
+        super().start_as(*arguments)
+        self.asking = self.client(socket_timeout=5, retry=None)
 
     def pause(self) -> None:
         """Send SIGSTOP: connections stay open, but get no replies."""
@@ -65,13 +71,12 @@ class Process(Server):
 
     def ask(self, *command: Any) -> Any:
         """Send a command and return its reply."""
-        with self.client(socket_timeout=5, retry=None) as client:
-            return client.execute_command(*command)
+        assert self.asking is not None
+        return self.asking.execute_command(*command)
 
     def info(self, name: str) -> str:
         """Return a field of INFO replication."""
-        with self.client(socket_timeout=5, retry=None) as client:
-            return str(client.info("replication").get(name, ""))
+        return str(self.ask("INFO", "replication").get(name, ""))
 
     def is_replica_in_sync(self) -> bool:
         return self.info("role") == "slave" and self.info("master_link_status") == "up"
@@ -156,8 +161,8 @@ class Sentinels:
 
     @staticmethod
     def _knows_all(sentinel: Process) -> bool:
-        with sentinel.client(socket_timeout=5, retry=None) as client:
-            state = client.sentinel_masters()["us"]
+        assert sentinel.asking is not None
+        state = sentinel.asking.sentinel_masters()["us"]
         return (
             state["num-other-sentinels"] == 2
             and state["num-slaves"] == 2
@@ -203,10 +208,7 @@ class ReplicatedCluster:
 
     def _seen_by(self, node: Process) -> dict[int, list[str]]:
         """Fields of CLUSTER NODES by port, as a node reports them."""
-        with node.client(socket_timeout=5, retry=None, decode_responses=True) as client:
-            client.response_callbacks.pop("CLUSTER NODES", None)
-            text = client.execute_command("CLUSTER NODES")
-        lines = [line.split() for line in str(text).splitlines()]
+        lines = [line.split() for line in node.ask("CLUSTER", "NODES").decode().splitlines()]
         return {int(line[1].partition("@")[0].rpartition(":")[2]): line for line in lines}
 
     def running(self) -> list[Process]:

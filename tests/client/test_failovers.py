@@ -26,7 +26,7 @@ SHORT = {"sentinel-redis": ["pause"], "cluster-redis": ["kill", "by hand"]}
     ],
 )
 def test_failovers_cause_no_avoidable_loss(kind: str, seed: int, names: list[str] | None) -> None:
-    history = History(kind, seed)
+    history = History(kind, seed, tasks=22 if names else 50)
     try:
         found = asyncio.run(history.run(len(names) if names else 16, names))
     finally:

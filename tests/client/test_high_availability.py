@@ -442,7 +442,7 @@ async def test_no_caller_gets_an_error_while_a_cluster_changes(
 
     `test_failovers.py` covers other changes of a cluster.
     """
-    threads = [f"t{n}" for n in range(30 if moving.flavour == "async" else 8)]
+    threads = [f"t{n}" for n in range(12 if moving.flavour == "async" else 8)]
     uniform = moving.uniform(client=moving.client(socket_timeout=1))
     cold = InMemorySaver()
     through = tiered(moving.uniform(client=moving.client(socket_timeout=1)), cold)

@@ -29,7 +29,7 @@ from tests.support.uniform import Target
 from tests.support.wrappers import Around
 
 from redis_saver import ClusterMoving, KeyConflict
-from redis_saver._client.aio import Batcher
+from redis_saver._client.aio import BYTES_PER_PIPELINE, Batcher
 from redis_saver._client.link import Link
 from redis_saver._common.names import Keyspace
 
@@ -81,7 +81,7 @@ class Caller:
 
     def value(self, number: int) -> list[Any]:
         """Value of a checkpoint. Its length depends on the number, and some are too long to share a pipeline."""
-        length = (0, 10, 3_000, 20, 400_000, 5)[number % 6]
+        length = (0, 10, 3_000, 20, BYTES_PER_PIPELINE + 1, 5)[number % 6]
         return [self.name, number, self.name * (length // len(self.name))]
 
     def ask(self) -> Asked:

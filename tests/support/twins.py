@@ -85,6 +85,8 @@ class Twin:
         self.number, self.tasks, self.runs, self.versions = 0, 0, dict[str, list[int]](), dict[int, dict[str, str]]()
         self.shapes = [*SHAPES]
         self.texts = [text((seed, "first"), 3000)]
+        self._expected: tuple[Any, list[Any]] = (None, [])
+        """The keys of the model, and its checkpoints, since the last call."""
 
     def where(self, number: int | None = None) -> dict[str, Any]:
         """Return the config of a checkpoint, or of the thread."""
@@ -118,6 +120,7 @@ class Twin:
         """Write to a checkpoint, by default the newest. A task writes again only if it is named."""
         self.tasks += 1
         made = self.where(number or self.number), list(writes), f"task {task or self.tasks}", f"path {task}"
+        self._expected = None, []
         self.model.put_writes(*made)
         await uniform.put_writes(*made)
 
@@ -131,12 +134,14 @@ class Twin:
         made = checkpoint(held, all_versions, name(self.number))
         metadata = {"source": "loop", "step": self.number, "parents": {}, "run_id": f"run {self.number // 2}"}
         call = self.where(parent or None), made, metadata, versions
+        self._expected = None, []
         self.model.put(*call)
         await uniform.put(*call)
 
     def forget(self, gone: Callable[[int], bool], *, prunes: bool = False) -> None:
         """Remove checkpoints with their writes from the model, as `delete_for_runs` or `prune` does."""
         stored: Any = self.model.storage[self.thread][""]
+        self._expected = None, []
         for number in [number for number in map(number_of, [*stored]) if gone(number)]:
             del stored[name(number)]
             self.model.writes.pop((self.thread, "", name(number)), None)
@@ -150,8 +155,11 @@ class Twin:
 
     async def check(self, *uniforms: Any, thread: str | None = None) -> list[int]:
         """Check that savers read what the model has, and return the numbers of its checkpoints."""
-        expected = [plain(one) for one in self.model.list(self.where())]
-        expected.sort(key=lambda one: one[0], reverse=True)
+        keys = [*self.model.storage[self.thread][""]], [(place, len(one)) for place, one in self.model.writes.items()]
+        if self._expected[0] != keys:
+            listed = [plain(one) for one in self.model.list(self.where())]
+            self._expected = keys, sorted(listed, key=lambda one: one[0], reverse=True)
+        expected = self._expected[1]
         for uniform in uniforms:
             assert [plain(one) for one in await uniform.list(config(thread or self.thread))] == expected
             for one in expected:

@@ -153,8 +153,10 @@ async def test_cold_catches_up_after_any_lost_message(beyond: Queue, quick: None
     expected = await everything(beyond.tiers, behind, through)
 
     async def is_there() -> bool:
+        if beyond.proxy.lost != 1 or beyond.held():
+            return False
         found = {thread: set(ids(await cold.list(config(thread)))) for thread in expected}
-        return beyond.proxy.lost == 1 and found == expected and not beyond.held()
+        return found == expected
 
     try:
         await until(is_there, SOON)

@@ -309,10 +309,11 @@ async def talk(tiers: Tiers, mode: dict[str, Any], durability: Any, turns: int, 
         loses = Loses(tiers, cold, chance)
         for saver in savers:
             loses.watch(saver)
+        graphs = [talking(counts[0]).compile(checkpointer=saver) for saver in savers]
         expecting = talking(counts[1]).compile(checkpointer=model)
         is_asked = False
         for turn in range(turns):
-            graph = talking(counts[0]).compile(checkpointer=chance.choice(savers))
+            graph = chance.choice(graphs)
             loses.share = chance.choice([0.05, 0.2, 0.5])
             given = Resume(resume=f"yes {turn}") if is_asked else {"of": f"turn {turn}"}
             answers = [await run(each, given, durability) for each in (graph, expecting)]

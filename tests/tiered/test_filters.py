@@ -81,6 +81,7 @@ FILTERS: list[tuple[dict[str, Any], int]] = [
 
 @ON_REDIS
 @both_modes
+@pytest.mark.by_turns
 async def test_each_tier_gives_the_same_answer(tiers: Tiers, mode: dict[str, Any]) -> None:
     uniform = await tiers.uniform(**mode)
     assert await uniform.get_tuple(config()) is None
@@ -276,6 +277,7 @@ async def test_random_filters_match_the_model(tiers: Tiers, mode: dict[str, Any]
     await stored([alone, tiered, Cold(memory, native_async=False)], [*rows.values()])
     for state in ("dirty", "flushed", "only in cold"):
         await in_state(tiers, tiered, state, "one", "two")
+        savers = {"tiered": tiered, **({"alone": alone} if state == "dirty" else {})}  # its own state never changes
         with case(state):
-            matches += await compare({"alone": alone, "tiered": tiered}, memory, [*rows.values()], chance)
+            matches += await compare(savers, memory, [*rows.values()], chance)
     assert matches > 20

@@ -65,6 +65,7 @@ class Recorded:
             call(TieredSaver(RedisSaver(client, prefix=PREFIX), cold, mode=mode, flusher=False))
             self.client = Replay(client.notes)
         self.numbers = [at for at, (args, _) in enumerate(self.client.notes) if args[0] in OF_STORED_BYTES]
+        assert self.numbers, f"{mode}, {state}: no reply to change among {self.client.notes}"
 
     @staticmethod
     def _parts(cold: InMemorySaver) -> Any:
@@ -106,11 +107,12 @@ def test_a_corrupted_reply_of_hot_is_a_value_or_damage(
     chance = random.Random(seed)
     for number in range(count):
         of = chance.choice(list(recorded))
-        one = recorded[of]
-        which = chance.choice(one.numbers)
-        reply = changed_reply(chance, one.client.notes[which][1])
-        one.client.begin(which, reply)
+        one, request, reply = recorded[of], None, None
         try:
+            which = chance.choice(one.numbers)
+            request, reply = one.client.notes[which]
+            reply = changed_reply(chance, reply)
+            one.client.begin(which, reply)
             with watched(SECONDS):
                 outcome = attempt(lambda: one.call(one.saver()))
         except redis.ResponseError as error:
@@ -119,7 +121,7 @@ def test_a_corrupted_reply_of_hot_is_a_value_or_damage(
         except BaseException as error:
             # The replay answers each claim with the same records, so a reply that some are left never ends.
             if not isinstance(error, Endless) or one.client.asked <= MAX_REQUESTS:
-                said = f"seed {seed}, case {number}, {of}, {one.client.notes[which][0][:2]}: {error!r} on {reply!r}"
+                said = f"seed {seed}, case {number}, {of}, {request and request[:2]}: {error!r} on {reply!r}"
                 raise AssertionError(said[:3000]) from error
             outcome = "asked for more"
         came[outcome] = came.get(outcome, 0) + 1

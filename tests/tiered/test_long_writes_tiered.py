@@ -64,7 +64,7 @@ async def test_random_shapes_over_two_tiers(tiers: Tiers, mode: dict[str, Any], 
             tiers.evict()
         for each in (uniform, await another())[:: chance.choice([1, -1])]:
             await twin.check(each)
-            check_stored(tiers.target)
+        check_stored(tiers.target)
         await twin.put(uniform, **{chance.choice("ab"): twin.value() for _ in range(chance.choice([1, 2]))})
     await twin.check(await another())
     await drained(savers[0])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any
 
 import pytest
@@ -32,8 +33,13 @@ TURNS = 25
 
 def graph(saver: Any, kinds: Mapping[str, int]) -> Any:
     """Return a graph. `kinds` has the snapshot frequency of each channel; 0: a plain list."""
+    return compiled(tuple(kinds.items())).copy({"checkpointer": saver})
+
+
+@cache
+def compiled(kinds: tuple[tuple[str, int], ...]) -> Any:
     fields: dict[str, Any] = {"count": int}
-    for channel, snapshots in kinds.items():
+    for channel, snapshots in kinds:
         reducer: Any = DeltaChannel(joined, snapshot_frequency=snapshots) if snapshots else plainly_joined
         fields[channel] = Annotated[list[str], reducer]
     state: Any = TypedDict("State", fields)  # type: ignore[operator]
@@ -60,7 +66,7 @@ def graph(saver: Any, kinds: Mapping[str, int]) -> Any:
     builder = StateGraph(state).add_node("note", note).add_node("aside", aside).add_node("answer", answer)
     builder.add_node("inner", lambda given: {"count": len(inner.invoke({"log": [f"in {given.get('count')}"]})["log"])})
     builder.add_edge(START, "note").add_edge(START, "aside").add_edge("note", "answer").add_edge("answer", "inner")
-    return builder.compile(checkpointer=saver)
+    return builder.compile()
 
 
 class Play:
