@@ -192,15 +192,15 @@ async def test_two_tiers_and_cold_itself_are_encrypted_sources(
         with pytest.raises(EndpointError, match="thread 'acme:1' of .* is encrypted"):
             migrate(source, InMemorySaver(), threads=["acme:1"])
     assert migrate(saver, InMemorySaver(), threads=["acme:1"], plain=True).moved == 1
-    left, file = InMemorySaver(), tmp_path / "cold.db"
-    with SqliteSaver.from_conn_string(str(file)) as sqlite:
+    left, file = InMemorySaver(), f"sqlite:{tmp_path}/cold.db"
+    with SqliteSaver.from_conn_string(f"{tmp_path}/cold.db") as sqlite:
         behind = TieredSaver(RedisSaver(tiers.target.raw, prefix=f"{tiers.target.prefix}-2", encryption=keys()), sqlite)
         await put(Uniform(behind), config("acme:1"), {"text": MARKER})
-    with opened(tiers.url, target=False) as database, opened(str(file), target=False) as sqlite:
+    with opened(tiers.url, target=False) as database, opened(file, target=False) as sqlite:
         for source in (PostgresSaver(cold.conn), database, sqlite):
             (failure,) = migrate(source, left, threads=["acme:1"], plain=True).failed
             assert "as the cold tier of a saver with encryption=" in failure
     assert not list(left.list(None))
     there = url_of("cluster"), "--target-prefix", tiers.target.prefix
-    assert "as the cold tier of a saver" in run("migrate", str(file), *there, "--plain", code=1)
+    assert "as the cold tier of a saver" in run("migrate", file, *there, "--plain", code=1)
     assert "as the cold tier of a saver" in run("export", tiers.url, str(tmp_path / "threads"), "--plain", code=1)
