@@ -23,7 +23,7 @@ from redis_saver._tiered import context, flushing, scripts
 from redis_saver._tiered.context import Fill, Tiers, release
 from redis_saver._tiered.flushing import DELETIONS_KEPT, busy, flush_now
 from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, attempt, newest_in_cold
-from redis_saver.errors import FlushPaused, RedisSaverError, StillNeeded, ThreadDamaged, decoding
+from redis_saver.errors import FlushPaused, RedisSaverError, ThreadDamaged, decoding
 
 ALL, NOWHERE = b"*" * 16, b"?"
 """Record of an intent on a whole thread, and a field that never exists."""
@@ -210,11 +210,10 @@ def change_cold(intents: Iterable[Intent], call: ColdCall) -> Tiered[Any]:
 
     Raises:
         NotImplementedError: Cold does not support the call. Nothing was changed, and the intents are released.
-        StillNeeded: Cold is a `RedisSaver` that refused it. The same holds.
     """
     try:
         return (yield call)
-    except (NotImplementedError, StillNeeded):
+    except NotImplementedError:
         yield from release_all(intents)
         raise
 

@@ -26,7 +26,7 @@ from redis_saver._tiered.listing import list_checkpoints
 from redis_saver._tiered.reading import get_tuple
 from redis_saver._tiered.requests import ColdCall, Tiered, newest_in_cold
 from redis_saver._tiered.thread_info import get_thread
-from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, not_owner
+from redis_saver.errors import StillNeeded, ThreadBusy, ThreadDamaged, decoding, not_owner
 
 _ATTEMPTS = 5
 NEW_KEPT = 24 * 3600 * 1000
@@ -87,8 +87,8 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str], *, force: bool = False
     """Delete the checkpoints of some runs in cold. Hot drops the threads that have such checkpoints.
 
     Raises:
-        StillNeeded: Cold is Postgres, and a remaining checkpoint is rebuilt from one of them. Nothing was deleted. Not
-            raised with `force`.
+        StillNeeded: A remaining checkpoint is rebuilt from one of them. Over Postgres, nothing was deleted, and this is
+            not raised with `force`. A `RedisSaver` as cold decides by itself.
         ThreadBusy: Others kept writing such a thread, so its coalesced checkpoints could not be flushed first.
         NotImplementedError: Cold cannot delete by run. Nothing was deleted.
     """
@@ -113,9 +113,15 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str], *, force: bool = False
         for intent in begun:
             tiers.leases.keep(intent.keys.intents, intent.token)
         raise
-    yield from change_cold(begun, ColdCall("delete_for_runs", (run_ids,)))
+    refused: StillNeeded | None = None
+    try:
+        yield from change_cold(begun, ColdCall("delete_for_runs", (run_ids,)))
+    except StillNeeded as error:  # of a `RedisSaver`, which may have changed other threads before
+        refused = error
     for intent in begun:
         yield from intents.give_up(tiers, intent)
+    if refused is not None:
+        raise refused
 
 
 def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Tiered[Pruned]:

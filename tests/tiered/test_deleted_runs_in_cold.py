@@ -50,6 +50,34 @@ async def test_runs_that_nothing_needs_are_deleted(tiers: Tiers, snapshots: int,
     assert (await other.check("thread")).sound
 
 
+@pytest.mark.plain("it replaces cold")
+async def test_hot_drops_what_a_cold_saver_removed_before_it_refused_the_rest(tiers: Tiers, monkeypatch: Any) -> None:
+    """A `RedisSaver` does that if somebody writes it between its plan and the removal."""
+    cold = tiers.target.uniform(prefix=f"{tiers.target.prefix}-cold")
+    uniform = await tiers.uniform(cold=cold.saver)
+    for thread in ("first", "second"):
+        await talk(uniform, 2, thread)
+
+    def refuse() -> None:
+        raise StillNeeded("second")
+
+    def delete(_: Any) -> None:
+        cold.saver.delete_thread("first")
+        refuse()
+
+    async def adelete(_: Any) -> None:
+        await cold.saver.adelete_thread("first")
+        refuse()
+
+    monkeypatch.setattr(cold.saver, "delete_for_runs", delete, raising=False)
+    monkeypatch.setattr(cold.saver, "adelete_for_runs", adelete, raising=False)
+    with pytest.raises(StillNeeded, match="second"):
+        await uniform.delete_for_runs(["run-2"])
+    assert await uniform.get_tuple(config("first")) is None
+    assert await uniform.list(config("second"))
+    assert not any(tiers.target.raw.exists(keys_of(tiers, thread).intents) for thread in ("first", "second"))
+
+
 async def test_a_forced_deletion_is_found_by_check(tiers: Tiers) -> None:
     """Hot has the newest checkpoint, and cold lacks an ancestor that hot lacks, too."""
     uniform = await tiers.uniform()
