@@ -481,18 +481,8 @@ def _inferred(family: _Family) -> Iterator[WriteInfo]:
             is_changed = parent is None or parent.versions.get(channel) != version
             is_emptied = parent is not None and channel in parent.present and channel not in child.present
             if is_changed and not is_emptied and channel not in written:
-                yield WriteInfo(
-                    channel=channel,
-                    checkpoint_ns=child.ns,
-                    checkpoint_id=child.parent,
-                    step=child.step,
-                    source=child.source,
-                    task_id=None,
-                    node=None,
-                    candidates=ran_between(parent, child),
-                    bytes=None,
-                    applied_in=(child.id,),
-                )
+                ran, ids = ran_between(parent, child), (child.id,)
+                yield WriteInfo(channel, child.ns, child.parent, child.step, child.source, None, None, ran, None, ids)
 
 
 def ran_between(parent: Entry | None, *children: Entry) -> tuple[str, ...]:

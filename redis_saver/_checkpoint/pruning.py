@@ -291,7 +291,7 @@ def _check_unneeded(
 def _metadata(
     context: Context, thread: str, wanted: Sequence[CheckpointKey]
 ) -> Operation[dict[CheckpointKey, Mapping[str, Any]]]:
-    """Read the metadata of checkpoints, except those that were removed just now. Then a plan is void anyway."""
+    """Read the metadata of checkpoints, except those removed meanwhile. Such a removal makes a plan void anyway."""
     data, read = context.keyspace.keys(thread).data_key, dict[CheckpointKey, Mapping[str, Any]]()
     for start in range(0, len(wanted), CALLS_PER_PAGE):
         page = wanted[start : start + CALLS_PER_PAGE]

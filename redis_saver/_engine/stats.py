@@ -66,7 +66,7 @@ class Live:
     """The live numbers of a source, which inherits a class of stats. Users get copies."""
 
     kind: ClassVar[str]
-    """First part of the name of its instruments. It leaves out the counters of other sources."""
+    """First part of the names of its instruments. `numbers` has only the counters of these."""
 
     def __init__(self) -> None:
         """Start at the defaults."""

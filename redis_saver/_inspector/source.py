@@ -28,7 +28,7 @@ from redis_saver._storage import codec
 from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.context import Context
 from redis_saver._storage.keyed import with_key
-from redis_saver._tiered.requests import ColdCall, Tiered, with_own_errors
+from redis_saver._tiered.requests import ColdCall, with_own_errors
 from redis_saver._tiered.saver import TwoTiers, driver_over, tiers_of
 from redis_saver._tiered.thread_info import in_both, threads_of, tiered_threads
 from redis_saver.errors import EndpointError, LimitExceeded, ThreadNotFound
@@ -395,7 +395,7 @@ class Source:
     def _cold(self, method: str, arguments: Sequence[Any], options: dict[str, Any]) -> Any:
         if self.tiers is None:
             return [] if method == "list" else None
-        return driver_over(self.tiers).run(_cold_call(method, arguments, options))
+        return driver_over(self.tiers).request(ColdCall(method, arguments, options))
 
 
 def elements_of(history: DeltaChannelHistory) -> list[Any]:
@@ -429,10 +429,6 @@ def until(is_over: Callable[[], bool], stream: Generator[Any, Any, None]) -> Gen
         else:
             with pump:
                 pump.reply = yield step
-
-
-def _cold_call(method: str, arguments: Sequence[Any], options: dict[str, Any]) -> Tiered[Any]:
-    return (yield ColdCall(method, arguments, options))
 
 
 def entry_of(saved: CheckpointTuple) -> Entry:

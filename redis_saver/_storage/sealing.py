@@ -317,7 +317,7 @@ class OpenedHeader(NamedTuple):
     flags: bytes
     """The flags of its channels."""
     known_writes: bytes
-    """The tasks with pending writes at its parent that the process knew which sealed it (`split`)."""
+    """The tasks with pending writes at its parent that its writer knew (`split`)."""
 
 
 # -- special writes

@@ -140,8 +140,8 @@ class Store(Rotates, BaseStore, Generic[ClientT]):
             index: Paths to the texts to embed, and the model, for `search(..., query=)`: LangGraph's `IndexConfig`, or
                 `RedisIndexConfig`. None: nothing is embedded. Needs numpy (extra `vectors`).
             compression: `"zstd"` compresses values of a kilobyte and more (extra `zstd`). Every store reads them.
-            cache_bytes: Memory for the partitions that searches with a filter or query read, in bytes. 0 remembers
-                nothing. None: 64 MB, or 512 MB with `index`.
+            cache_bytes: Memory for the partitions that searches with a filter or query read, in bytes. 0 disables
+                the cache. None: 64 MB, or 512 MB with `index`.
             limits: Longest names and values (`name_bytes`, `value_bytes`). Longer ones raise `LimitExceeded`.
             require_encryption: True: reading a value that is not encrypted raises `PlainValueRefused` before it is
                 decoded. None: True if `serde` is an `EncryptedSerializer`.

@@ -56,7 +56,7 @@ def decodes_only_by_serde(cold: BaseCheckpointSaver[Any]) -> bool:
 
 
 class Direct:
-    """Calls of cold as they are. Those of a store are."""
+    """Passes calls to cold as they are, such as those of a store."""
 
     def __init__(self, cold: Any) -> None:
         """Use a cold saver or store."""
