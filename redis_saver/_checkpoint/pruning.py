@@ -282,8 +282,10 @@ def _check_unneeded(
     with decoding("the channels of thread {!r}", thread):
         valueless = _valueless(checkpoints, victims)
     metadata = yield from _metadata(context, thread, list(dict.fromkeys(each.written_by for each in valueless)))
+    with decoding("the metadata of thread {!r}", thread):
+        rebuilt = {key: delta.rebuilt(of_key) for key, of_key in metadata.items()}
     for child, channel, at in valueless:
-        if at in metadata and channel in delta.rebuilt(metadata[at]):
+        if channel in rebuilt.get(at, ()):
             removed = child[0], checkpoints[child].parent
             raise still_needed(thread, names.decode(checkpoints[removed].run[1:]), removed, child, channel)
 

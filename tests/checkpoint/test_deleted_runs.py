@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-
+import numpy
 import pytest
 from tests.support.factories import config, ids
 from tests.support.owning import owning
@@ -10,7 +10,8 @@ from tests.support.talking import of_run, state, talk
 from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import noted
 
-from redis_saver import StillNeeded, ThreadDamaged
+from redis_saver import DecodeError, StillNeeded, ThreadDamaged
+from redis_saver._checkpoint.delta import COUNTERS
 from redis_saver._engine.requests import Command
 
 pytestmark = [pytest.mark.encrypted_too, pytest.mark.also_on(cluster="async")]
@@ -41,6 +42,18 @@ async def test_a_graph_with_a_plain_list_needs_it_too(saver: Uniform) -> None:
     assert (await state(saver)).values["log"] == log
     await saver.delete_for_runs(["run-3"])
     assert (await state(saver)).values["log"] == log[:4]
+
+
+async def test_damaged_counters_are_a_decode_error(saver: Uniform) -> None:
+    """They may be any object that the serializer makes, such as an array, which is neither true nor false."""
+    await talk(saver, 1)
+    last = await saver.get_tuple(config())
+    versions = {**last.checkpoint["channel_versions"], "log": "9" * 33}
+    child = {**last.checkpoint, "id": f"2{last.checkpoint['id'][1:]}", "channel_versions": versions}
+    damaged = {"run_id": "run-2", COUNTERS: {"log": [numpy.array([1, 2])]}}
+    await saver.put(last.config, child, damaged, {"log": versions["log"]})
+    with pytest.raises(DecodeError, match="the metadata of thread 'thread'"):
+        await saver.delete_for_runs(["run-1"])
 
 
 ALLOWED = {
