@@ -178,8 +178,6 @@ async def block(saver: Any, compiled: Any, spec: dict[str, Any], run: str, say: 
             if not owned.is_lost:
                 raise
             raise NotOwner("a rollback by another run left nothing") from None
-        finally:
-            say(left=epoch, at=time.monotonic())
 
 
 def telling_of_rollbacks(say: Say) -> None:

@@ -282,11 +282,16 @@ class Rivals:
             yield tuple(line[kind] for kind in kinds)
 
     def _check_probes(self) -> None:
-        """Check that nothing is stored without a token during a block, while its lease lasts."""
-        left = dict(self.lines_by("left", "at"))
+        """Check that nothing is stored without a token while a block owns the thread, and its lease lasts.
+
+        The block owned it when its last good write began. Later, another's rollback may have taken the thread and
+        failed, which frees it before the block notices.
+        """
+        writes = [line for kind in ("put", "put_writes") for line in self.lines(kind) if line["outcome"] == "ok"]
         probes = list(self.lines("probe"))
         for epoch, at in self.lines_by("took", "at"):
-            until = min(left.get(epoch, at), at + 0.25)  # later, its first renewal may be late
+            owned = max((line["begin"] for line in writes if line["epoch"] == epoch), default=at)
+            until = min(owned, at + 0.25)  # later, its first renewal may be late
             inside = [line for line in probes if line["begin"] > at and line["end"] < until]
             self.happened["probes of owned threads"] += len(inside)
             assert not [line for line in inside if line["outcome"] == "ok"], (epoch, at, until, inside)
