@@ -23,9 +23,11 @@ KEEP, AT_MOST = 3, 3 + 32
 @pytest.mark.encrypted_too
 @pytest.mark.parametrize("target_name", [*TARGETS, *releases()])
 async def test_conformance_is_full(target: Target) -> None:
+    client = target.client()  # of all savers, as connecting takes longer than a test
+
     @checkpointer_test(name=target.prefix)
     async def factory() -> AsyncGenerator[Any, None]:
-        yield target.uniform().saver
+        yield target.uniform(client=client).saver
 
     report = await validate(factory)
     failures = [failure for result in report.results.values() for failure in result.failures or []]
