@@ -80,12 +80,6 @@ async def evicted(told: TaskInfo, other: Uniform) -> None:
     told.forget()
 
 
-async def expired(told: TaskInfo, other: Uniform) -> None:
-    for key in Keyspace(told.target.prefix).keys(THREAD):
-        told.target.raw.pexpire(key, 0)
-    told.forget()
-
-
 async def grown(told: TaskInfo, other: Uniform) -> None:
     """Another process wrote the last version."""
     await grow(told, other, 5, 6)
@@ -135,9 +129,7 @@ async def nothing(told: TaskInfo, other: Uniform) -> None:
     pass
 
 
-HAPPENINGS = (
-    deleted, evicted, expired, grown, cut_short, pruned, run_deleted, overwritten, anew, replaced, nothing,
-)  # fmt: skip
+HAPPENINGS = deleted, evicted, grown, cut_short, pruned, run_deleted, overwritten, anew, replaced, nothing
 
 
 @pytest.mark.by_turns
@@ -184,13 +176,13 @@ async def test_outdated_memory_changes_no_result(target: Target, happening: Any,
 
 
 @BOTH
-@pytest.mark.parametrize("gone", ["deleted", "expired"])
-async def test_a_put_to_a_vanished_thread_sends_unchanged_values_again(target: Target, gone: str) -> None:
+@pytest.mark.parametrize("vanish", [deleted, evicted])
+async def test_a_put_to_a_vanished_thread_sends_unchanged_values_again(target: Target, vanish: Any) -> None:
     """A run continues after its thread vanished. The checkpoint has all its values, though only one is new."""
     uniform, other, told = target.uniform(), target.uniform(), TaskInfo(target)
     await grow(told, uniform, 1, 4)
     versions = told.versions[4]
-    await {"deleted": deleted, "expired": expired}[gone](told, other)
+    await vanish(told, other)
     calls, new = Calls(target), texts(105)
     made = checkpoint({**SAME, "messages": new}, {**versions, "messages": 5}, name(5))
     await uniform.put(config(THREAD, "", name(4)), made, {}, {"messages": 5})
@@ -260,17 +252,18 @@ VERSIONS = {edit: [BASE, EDITS[edit], with_long(80), [*BASE, 1]] for edit in EDI
 VERSIONS |= {f"a long element at {at}": [with_long(at), [*BASE, 1]] for at in range(20, 60, 3)}
 
 
-@pytest.mark.by_turns
-@pytest.mark.parametrize("versions", VERSIONS.values(), ids=VERSIONS)
-async def test_equal_values_are_stored_alike_with_any_memory(target: Target, versions: list[Any]) -> None:
+async def test_equal_values_are_stored_alike_with_any_memory(target: Target) -> None:
     """Otherwise processes that take turns would share less. Equal values have equal roots."""
-    uniform = target.uniform()
-    for number, value in enumerate(versions):
-        made = checkpoint({"v": value}, {"v": number}, name(number))
-        await uniform.put(config(), made, {}, {"v": number})
-        await target.uniform().put(config("fresh"), made, {}, {"v": number})
-    mine, theirs = ({f: v for f, v in fields_of(target, one).items() if f[:1] == b"b"} for one in (THREAD, "fresh"))
-    assert mine == theirs
+    client = target.client()
+    uniform = target.uniform(client=client)
+    for edit, versions in VERSIONS.items():
+        for number, value in enumerate(versions):
+            made = checkpoint({"v": value}, {"v": number}, name(number))
+            await uniform.put(config(edit), made, {}, {"v": number})
+            await target.uniform(client=client).put(config("fresh"), made, {}, {"v": number})
+        mine, theirs = ({f: v for f, v in fields_of(target, one).items() if f[:1] == b"b"} for one in (edit, "fresh"))
+        assert mine == theirs, edit
+        await uniform.delete_thread("fresh")
 
 
 @pytest.mark.by_turns
@@ -470,6 +463,8 @@ class Machine(RuleBasedStateMachine):
         self.checkpoints: dict[str, dict[int, tuple[dict[str, int], str]]] = {"a": {}, "b": {}}
         self.blobs: dict[str, dict[tuple[str, int], Any]] = {"a": {}, "b": {}}
         self.kept: list[Any] = []
+        self.checked: dict[str, Any] = {}
+        """By thread: what was stored and expected when it was last read."""
 
     @initialize()
     def open(self) -> None:
@@ -618,6 +613,10 @@ class Machine(RuleBasedStateMachine):
             if not there:
                 assert self.fields(thread) == {}
                 continue
+            now = self.fields(thread), dict(there), dict(self.blobs[thread])
+            if self.checked.get(thread) == now:
+                continue
+            self.checked[thread] = now
             check_chunks(self.target, thread)
             check_counters(self.fields(thread))
             listed = list(RedisSaver(self.target.raw, prefix=self.target.prefix).list(config(thread)))
@@ -721,10 +720,10 @@ async def test_garbage_in_a_chunk_or_a_root_is_never_returned(target: Target, pa
         chosen = [field for field in chunks_of_values(target) if field[:1] == part[-1:].encode()]
     assert len(chosen) >= 2
     spoil = {**GARBAGE, **(OF_ROOTS if part == "root" else OF_CHUNKS)}[garbage]
-    for field in dict.fromkeys(chosen[:3] + chosen[-3:]):
+    for field in dict.fromkeys(chosen[:2] + chosen[-2:]):
+        await uniform.delete_thread("copied")
         target.raw.hset(key_of(target), field, spoil(fields[field]))
         for operation, call in OPERATIONS.items():
-            await uniform.delete_thread("copied")
             try:
                 answer = await call(target.uniform(client=client))
                 if operation == "copy":
@@ -748,13 +747,14 @@ async def test_reads_that_need_a_missing_chunk_raise(target: Target) -> None:
     await told.put(uniform, 2, 1, same={"v": BASE}, n=1)
     await told.put(uniform, 3, 2, n=1)
     fields, chunks = fields_of(target), chunks_of_values(target)
+    client = target.client()
     for field in (chunks[0], chunks[5], chunks[-1]):
         assert target.raw.hdel(key_of(target), field) == 1
         before = fields_of(target)
         for operation in ("get_tuple of 2", *(one for one in OPERATIONS if one not in ("get_tuple", "list filtered"))):
             call = OPERATIONS.get(operation, lambda uniform: uniform.get_tuple(config(THREAD, "", name(2))))
             with pytest.raises(ThreadDamaged):
-                await call(target.uniform())
+                await call(target.uniform(client=client))
         assert fields_of(target) == before
         assert target.raw.exists(key_of(target, "copied")) == 0
         target.raw.hset(key_of(target), field, fields[field])
@@ -802,12 +802,12 @@ async def test_a_put_repairs_missing_chunks_or_reads_raise(target: Target, kind:
 @pytest.mark.by_turns
 async def test_putting_a_value_again_restores_missing_chunks(target: Target) -> None:
     """All chunks that the server lacks are sent."""
-    told = TaskInfo(target)
-    await told.put(target.uniform(), 1, v=BASE)
+    told, client = TaskInfo(target), target.client()
+    await told.put(target.uniform(client=client), 1, v=BASE)
     for field in chunks_of_values(target):
         target.raw.hdel(key_of(target), field)
-        await told.put(target.uniform(), 1, v=BASE)
-        await told.read(target.uniform())
+        await told.put(target.uniform(client=client), 1, v=BASE)
+        await told.read(target.uniform(client=client))
 
 
 # -- exactly the unused chunks are removed
@@ -851,7 +851,7 @@ async def test_prune_counts_what_it_removes(target: Target) -> None:
 def furnished(target: Target) -> TaskInfo:
     """Put values with several levels of chunks: some stay in use, many do not, and some are unused already."""
     target.raw.delete(*(target.keys() or ["none"]))
-    told, uniform = TaskInfo(target), target.uniform()
+    told, uniform = TaskInfo(target), Uniform(target.blocking())
 
     async def fill() -> None:
         first = texts(400, "first")
@@ -873,7 +873,7 @@ REMOVALS: dict[str, Callable[[RedisSaver], Any]] = {
 
 async def check_removed(target: Target, told: TaskInfo) -> None:
     """Check that the thread can be read, and that a prune removes what it says, and the rest."""
-    uniform = target.uniform()
+    uniform = Uniform(target.blocking())
     listed = await uniform.list(config())
     for one in listed:
         told.same(one)
@@ -1030,7 +1030,7 @@ def test_puts_during_a_removal_keep_their_values(target: Target, operation: str,
             asyncio.run(told.put(writer, 5, 2, run="kept", v=value, w=texts(300, "w")))
 
     for put_before in itertools.count(1):
-        told, saver, writer = furnished(target), RedisSaver(target.raw, prefix=target.prefix), target.uniform()
+        told, saver, writer = furnished(target), target.blocking(), Uniform(target.blocking())
         if knows:
             asyncio.run(writer.list(config()))
             asyncio.run(writer.get_tuple(config(THREAD, "", name(2))))
@@ -1045,9 +1045,9 @@ def test_puts_during_a_removal_keep_their_values(target: Target, operation: str,
 @pytest.mark.parametrize("flavour", ["sync"])
 def test_a_value_put_again_during_a_copy_is_copied_whole(target: Target) -> None:
     """The value is put before each step of the copy, in chunks or short, and the copy has no unused chunk."""
-    other = target.uniform()
+    other = Uniform(target.blocking())
     for before, after in itertools.product((BASE, "short", texts(150, "b")), repeat=2):
-        for steps in range(8):
+        for steps in itertools.count():
             target.raw.delete(*(target.keys() or ["none"]))
             told, saver, done = TaskInfo(target), RedisSaver(target.raw, prefix=target.prefix), 0
             asyncio.run(told.put(other, 1, v=before))
@@ -1061,10 +1061,13 @@ def test_a_value_put_again_during_a_copy_is_copied_whole(target: Target) -> None
 
             Around(saver, around)
             saver._driver.run(copy_thread(saver._context, THREAD, "copy"))
-            (found,) = asyncio.run(target.uniform().list(config("copy")))
+            (found,) = target.blocking().list(config("copy"))
             assert said(found.checkpoint["channel_values"]["v"]) in (said(before), said(after))
             check_sound(target, "copy")
             check_chunks(target, "copy", swept=True)
+            if done < steps:
+                break
+        assert steps > 3
 
 
 @pytest.mark.parametrize("flavour", ["async"])

@@ -100,6 +100,7 @@ async def test_a_put_that_overtakes_writes_waits_for_them(target: Target, monkey
     await told.check(uniform)
 
 
+@pytest.mark.by_turns
 @ONE
 @pytest.mark.parametrize("fate", ["lost", "late", "forgotten", "removed"])
 async def test_a_put_does_not_rely_on_writes_that_are_not_there(target: Target, fate: str) -> None:
@@ -130,6 +131,7 @@ async def test_a_put_does_not_rely_on_writes_that_are_not_there(target: Target, 
     check_sound(target)
 
 
+@pytest.mark.by_turns
 @pytest.mark.random
 @ONE
 @pytest.mark.parametrize("seed", seeds_and_slow(range(6), range(6, 60)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from tests.support.factories import checkpoint, config, ids
@@ -28,7 +29,12 @@ def name(number: int) -> str:
 
 def text(seed: object, length: int = 300) -> str:
     """Return a text that differs for each seed, and is the same for the same one."""
-    return random.Random(repr(seed)).randbytes(length // 2).hex()
+    return _text(repr(seed), length)
+
+
+@lru_cache(20_000)
+def _text(seed: str, length: int) -> str:
+    return random.Random(seed).randbytes(length // 2).hex()
 
 
 def texts(count: int, seed: object = 0, length: int = 300) -> list[str]:
@@ -91,16 +97,19 @@ class TaskInfo:
             del self.values[number], self.versions[number], self.parents[number]
 
     async def read(self, *uniforms: Uniform, thread: str | None = None) -> None:
-        """Check that get_tuple, list and history return each checkpoint as it was put."""
+        """Check that savers return each checkpoint as it was put.
+
+        The first one also reads histories. A copy has the same bytes, so it is listed.
+        """
         for uniform in uniforms:
             where = thread or self.thread
             listed = await uniform.list(config(where))
             assert ids(listed) == [name(number) for number in sorted(self.values, reverse=True)]
             for one in listed:
                 self.same(one)
-            for number in sorted(self.values):
-                found = await uniform.get_tuple(config(where, "", name(number)))
-                self.same(found)
+            for number in sorted(self.values) if thread is None else ():
+                self.same(await uniform.get_tuple(config(where, "", name(number))))
+            for number in sorted(self.values)[-8:] if uniform is uniforms[0] else ():
                 await self.seeds(uniform, where, number)
             newest = await uniform.get_tuple(config(where))
             assert (newest is None) == (not self.values)
@@ -146,7 +155,7 @@ class TaskInfo:
     async def swept(self, uniform: Uniform) -> None:
         """Prune without removing a checkpoint, and check that only used chunks are left."""
         await uniform.prune([self.thread], keep_last=len(self.values) or 1)
-        await self.check(uniform, swept=True)
+        await self.check(swept=True)
 
 
 FILES = {f"/notes/{n:03}.md": text(("file", n), 400) for n in range(60)}
