@@ -59,10 +59,10 @@ class Savers:
     """Savers of one kind, each as in its own process. Those of the kind `rotated` have the keys of the moment."""
 
     def __init__(self, target: Target, kind: str) -> None:
-        self.target, self.kind, self.names = target, kind, ["key-0"]
+        self.target, self.kind, self.names, self.client = target, kind, ["key-0"], target.client()
 
     def new(self, keys: Any = None, **more: Any) -> Any:
-        return self.target.uniform(**self.options(keys), **more)
+        return self.target.uniform(**{"client": self.client, **self.options(keys), **more})
 
     def options(self, keys: Any = None) -> dict[str, Any]:
         found: dict[str, Any] = {"compression": "zstd"} if self.kind in ("zstd", "rotated") else {}
@@ -85,13 +85,13 @@ async def step(twin: Twin, savers: Savers, writers: list[Any]) -> None:
     chance, target = twin.chance, savers.target
     uniform, other = chance.sample([*writers, savers.new()], 2)
     twin.edit()
-    if twin.number and await twin.check():
+    if twin.number and twin.numbers():
         for _ in range(chance.choice([1, 1, 2])):
             await twin.write(uniform, *twin.some_writes(), task=chance.choice(["", "", "again"]))
     if chance.random() < 0.2:
         await twin.write(other, *twin.some_writes(), number=twin.number + 1)
     between = chance.choice(["nothing"] * 6 + ["flush", "prune", "delete", "runs", "rotate", "rotate", "copy"])
-    numbers = await twin.check()
+    numbers = twin.numbers()
     if between == "flush":
         target.raw.script_flush()
     elif between == "prune" and numbers:
@@ -113,12 +113,12 @@ async def step(twin: Twin, savers: Savers, writers: list[Any]) -> None:
         await savers.rotate(writers, data=chance.random() < 0.5, retires=chance.random() < 0.5)
     elif between == "copy":
         await other.copy_thread(twin.thread, "copy")
-        await twin.check(savers.new(), thread="copy")
+        await twin.check(savers.new(), thread="copy", each=False)
         if numbers:
             check_sound(target, "copy")
         await other.delete_thread("copy")
     elif between == "nothing" or not numbers:
-        numbers = await twin.check()
+        numbers = twin.numbers()
         parent = chance.choice([*numbers[:1] * 3, *numbers]) if numbers else 0
         await twin.put(uniform, parent, **{chance.choice("ab"): twin.value() for _ in range(chance.choice([1, 2]))})
 
@@ -128,9 +128,9 @@ async def play(savers: Savers, seed: object, length: int = 16, **options: Any) -
     twin, writers = Twin((savers.kind, seed)), [savers.new(LongLived(savers.names), **options) for _ in range(2)]
     for _ in range(length):
         await step(twin, savers, writers)
-        await twin.check(savers.new())
+        await twin.check(savers.new(), each=False)
         check_stored(savers.target)
-    await twin.check(*writers)
+    await twin.check(savers.new(), *writers)
     return twin, writers
 
 
@@ -377,7 +377,8 @@ async def test_damage_of_a_long_write_is_noticed(target: Target, kind: str, dama
         for call in (reader.get_tuple(config()), reader.list(config())):
             with pytest.raises(ThreadDamaged):
                 await call
-        assert not (await reader.check("thread")).sound
+        if field in (chunks[0], chunks[-1]):  # as it tries five times
+            assert not (await reader.check("thread")).sound
         target.raw.hset(where, field, stored[field])
     (task,) = [field for field in stored if field[:1] == b"w"]
     if damage in ("flipped", "of another"):

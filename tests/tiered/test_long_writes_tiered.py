@@ -47,7 +47,7 @@ async def test_random_shapes_over_two_tiers(tiers: Tiers, mode: dict[str, Any], 
         if chance.random() < 0.3:
             await twin.write(other, *twin.some_writes(), number=twin.number + 1)
         between = chance.choice(["nothing"] * 2 + ["evict"] * 3 + ["flush", "prune", "runs", "copy"])
-        numbers = await twin.check()
+        numbers = twin.numbers()
         if between != "nothing":
             await drained(other)
         if between == "prune":
