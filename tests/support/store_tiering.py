@@ -112,20 +112,25 @@ def later(target: Target, milliseconds: int) -> None:
 
 def check_copies(target: Target, cold: InMemoryStore, *labels: str) -> None:
     """Check that each copy in a partition equals cold's item, and that none is missing if hot is complete."""
-    serde, found = FastSerializer(), {}
     partition = partition_of(target, *labels)
-    keys = partition.keys
-    for field, record in target.raw.hgetall(keys[0]).items():
+    stored = target.raw.hgetall(partition.keys[0]), target.raw.hget(partition.keys[6], "@complete")
+    compare_copies(partition, *stored, all_of(cold, *labels))
+
+
+def compare_copies(
+    partition: Partition, copies: dict[bytes, bytes], complete: bytes | None, in_cold: dict[Any, Any]
+) -> None:
+    """Compare a partition's raw copies, and its note that they are complete, with cold's items."""
+    serde, found = FastSerializer(), {}
+    for field, record in copies.items():
         if field == b"@state":
             continue
         created, _, _, updated, data = record.split(b" ", 4)
         kind, start = framing.first(data)
         value = serde.loads_typed((kind.decode(), data[start:]))
         found[namespace_and_key(partition, field)] = (value, int(created), int(updated, 16))
-    in_cold = all_of(cold, *labels)
     there = {name: (item.value, micros(item.created_at), micros(item.updated_at)) for name, item in in_cold.items()}
     assert found.items() <= there.items(), "hot has a copy that cold does not have"
-    complete = target.raw.hget(keys[6], "@complete")
     if complete is not None and int(complete) == len(found):
         assert found == there, "hot claims to have all items of cold"
 
