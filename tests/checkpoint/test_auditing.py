@@ -33,7 +33,8 @@ from redis_saver._engine.requests import Batch, Call
 from redis_saver._storage import chunks as chunked, codec
 from redis_saver._storage.framing import unpack
 
-pytestmark = pytest.mark.also_on(cluster="async", valkey="sync", fakeredis="async")
+pytestmark = pytest.mark.also_on(cluster="async", valkey="sync")
+OTHER_LUA = pytest.mark.also_on(cluster="async", valkey="sync", fakeredis="async")
 
 HOSTILE = ["", "{a}", "a\0b", "\1", "*?[x]", "line\nbreak", "\x1b[31m", "snö", "a:b", "%7B"]
 NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
@@ -278,6 +279,7 @@ def as_row(saver: Uniform, one: WriteInfo) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+@OTHER_LUA
 @pytest.mark.parametrize("options", [{}, {"durability": "exit"}], ids=["each step", "exit"])
 async def test_writes_of_a_graph_match_list(saver: Uniform, options: Any) -> None:
     await run_graph(saver, "t", **options)
@@ -313,6 +315,7 @@ async def test_no_write_is_inferred_from_a_pruned_parent(saver: Uniform) -> None
     assert [(one.step, len(one.writes)) for one in history] == [(4, 1), (3, 0)]
 
 
+@OTHER_LUA
 async def test_hostile_names_are_just_names(saver: Uniform) -> None:
     for name in [*HOSTILE[1:], "%"]:
         await put(saver, config(name + "other", name), {name: "other"})

@@ -14,7 +14,7 @@ from tests.support.wrappers import Around
 
 from redis_saver._engine.requests import Call
 
-pytestmark = pytest.mark.also_on(cluster="async", redis62="sync", fakeredis="async", lua54="sync")
+pytestmark = pytest.mark.also_on(cluster="async", redis62="sync", lua54="sync")
 
 
 async def test_a_copy_has_all_data_of_its_source(saver: Uniform, target: Target) -> None:

@@ -36,7 +36,9 @@ from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine.requests import Call
 from redis_saver._serde.serializer import FastSerializer
 
-pytestmark = pytest.mark.also_on(cluster="sync", redis62="async", fakeredis="sync", lua54="async")
+pytestmark = pytest.mark.also_on(cluster="sync", redis62="async")
+OTHER_LUA = pytest.mark.also_on(cluster="sync", redis62="async", fakeredis="sync", lua54="async")
+"""Servers whose Lua differs, for tests of the script's conditions."""
 
 CHANNELS = ("log", "files", "plain")
 
@@ -164,6 +166,7 @@ CHANGES: dict[str, tuple[Callable[[Talk], Awaitable[Any]], bool, str | None, lis
 """By change of a known history: what changes it, if the history is still believed, and its seed and writes then."""
 
 
+@OTHER_LUA
 @pytest.mark.parametrize("change", CHANGES)
 async def test_changes_of_a_known_history_are_noticed(talk: Talk, change: str) -> None:
     act, is_believed, seed, writes = CHANGES[change]
@@ -335,6 +338,7 @@ class Long:
             await self.uniform.put_writes(self.where, written, f"task-{number}")
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("kind", [None, list, _DeltaSnapshot])
 async def test_a_known_history_of_any_length_is_not_walked(target: Target, kind: Any) -> None:
@@ -370,7 +374,8 @@ async def test_a_cold_process_reads_a_seed_and_the_writes_since(target: Target) 
 async def test_values_of_different_kinds_share_chunks(target: Target, kinds: Any, who: str) -> None:
     """A plain channel becomes a `DeltaChannel`, or the reverse."""
     long = Long(target.uniform())
-    await long.step(300, kind=kinds[0])
+    long.said = [message(number) for number in range(299)]
+    await long.step(1, kind=kinds[0])
     before = (await target.uniform().get_thread("thread")).bytes
     if who != "the same process":
         long.uniform = target.uniform()
@@ -458,6 +463,7 @@ BETWEEN: dict[str, Callable[[Uniform, list[dict[str, Any]]], Awaitable[Any]]] = 
 }
 
 
+@OTHER_LUA
 @pytest.mark.parametrize("what", BETWEEN)
 async def test_changes_between_two_pages_are_not_missed_later(target: Target, monkeypatch: Any, what: str) -> None:
     """The result may be from before or after the change. Later results are right."""
@@ -599,23 +605,23 @@ async def test_a_chat_over_two_processes_matches_inmemorysaver(target: Target) -
             old = (await graph.states())[at]
             await graph.call("invoke", given, old.config)
 
-    async def compare() -> None:
+    async def compare(*graphs: Graph) -> None:
         expected = [(one.values, one.next) for one in await theirs.states()]
-        for graph in (*ours, Graph(target.uniform().saver, asks=True, native_async=ours[0].native_async)):
+        for graph in graphs:
             assert [(one.values, one.next) for one in await graph.states()] == expected
 
     for number in range(8):
         await both(number % 2, "invoke", {"messages": [HumanMessage(f"turn {number}", id=f"turn-{number}")]})
         await both((number + number // 4) % 2, "invoke", Command(resume=f"yes {number}"))
-    await compare()
+    await compare(ours[0])
     await back(0, 9, {"messages": [HumanMessage("a fork", id="fork")]})
     await both(1, "invoke", Command(resume="forked"))
-    await compare()
+    await compare(ours[1])
     await back(1, 17, None)
     await both(0, "invoke", Command(resume="again"))
     await back(1, 3, {"messages": [AIMessage("another fork", id="fork-2")]})
     await both(1, "invoke", Command(resume="forked again"))
-    await compare()
+    await compare(*ours, Graph(target.uniform().saver, asks=True, native_async=ours[0].native_async))
 
 
 # -- random operations

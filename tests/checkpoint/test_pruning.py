@@ -19,7 +19,7 @@ from redis_saver._checkpoint import pruning
 from redis_saver._checkpoint.retention import Retention
 from redis_saver._checkpoint import scripts
 
-pytestmark = pytest.mark.also_on(cluster="async", redis62="sync", fakeredis="async", lua54="sync")
+pytestmark = pytest.mark.also_on(cluster="async", redis62="sync", lua54="sync")
 
 
 def blobs(target: Target, uniform: Uniform, thread: str = "t") -> set[bytes]:
