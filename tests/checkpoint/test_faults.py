@@ -259,10 +259,14 @@ async def test_acknowledged_writes_survive_a_crash(start: Any, flavour: str, pro
         check_sound(target)
 
 
-def logged(server: Server) -> list[list[bytes]]:
-    """Commands in a server's AOF, except those that only frame others."""
+def aof(server: Server) -> Path:
     (file,) = (path for path in Path(server.folder).rglob("*.aof") if ".base." not in path.name)
-    left, found = file.read_bytes(), []
+    return file
+
+
+def logged(server: Server, start: int = 0) -> list[list[bytes]]:
+    """Commands in a server's AOF from a byte on, except those that only frame others."""
+    left, found = aof(server).read_bytes()[start:], []
     while left:
         count, _, left = left[1:].partition(b"\r\n")
         command = []
@@ -289,17 +293,25 @@ MORE: dict[str, Step] = {
 }
 
 
+@pytest.fixture(scope="module", params=PROGRAMS)
+def durable(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Target]]:
+    """A server whose AOF has each command, shared by tests that clear it."""
+    server = Server(*DURABLE, program=PROGRAMS[request.param]())
+    yield server, Target("redis", "sync", server.url, "own")
+    server.stop()
+
+
 @pytest.mark.parametrize("operation", sorted([*(LOSING.keys() - {"copy_thread onto another", "unpin"}), *MORE]))
-@pytest.mark.parametrize("program", PROGRAMS)
-async def test_a_script_applied_in_part_harms_no_earlier_data(start: Any, operation: str, program: str) -> None:
+async def test_a_script_applied_in_part_harms_no_earlier_data(durable: tuple[Server, Target], operation: str) -> None:
     """Apply each prefix of a script's commands, as after a crash amid the AOF and two restarts.
 
     See docs/storage-format.md.
     """
-    step, (server, target) = {**LOSING, **MORE}[operation], start("sync", *DURABLE, program=program)
+    step, (server, target) = {**LOSING, **MORE}[operation], durable
+    clear(target)
 
     def opened() -> Uniform:
-        return target.uniform(ttl={"default_ttl": 60})
+        return Uniform(target.blocking(ttl={"default_ttl": 60}))
 
     async def there() -> dict[Any, Any]:
         listed = [one for thread in ("thread", "other") for one in await opened().list(config(thread, None))]
@@ -308,9 +320,10 @@ async def test_a_script_applied_in_part_harms_no_earlier_data(start: Any, operat
     await furnish(opened())
     await grow(opened(), 3, 2, ns="sub|1")
     await grow(opened(), 8, 3, ns="sub|1")
-    before, dumps, start = await there(), {key: target.raw.dump(key) for key in target.keys()}, len(logged(server))
+    before, start = await there(), aof(server).stat().st_size
+    dumps = {key: target.raw.dump(key) for key in target.keys()}
     await step(opened())
-    after, commands = await there(), logged(server)[start:]
+    after, commands = await there(), logged(server, start)
     assert commands
     for length in range(len(commands)):
         clear(target)
@@ -373,6 +386,7 @@ async def test_a_script_applied_in_part_hides_nothing_in_cold(start: Any, operat
 
 
 @pytest.mark.parametrize("target_name", REAL)
+@pytest.mark.by_turns
 @pytest.mark.usefixtures("same_data_keys")
 async def test_scripts_are_loaded_again_after_the_server_forgot_them(target: Target) -> None:
     uniform, seen = target.uniform(), dict[tuple[str, bool], Any]()
@@ -550,6 +564,7 @@ HALVES = ["index", "data"]
 
 @pytest.mark.parametrize("target_name", REAL)
 @pytest.mark.parametrize("half", HALVES)
+@pytest.mark.by_turns
 async def test_a_missing_key_raises_thread_damaged(target: Target, half: str) -> None:
     await furnish(target.uniform())
     evicted = keys(target)[half]
