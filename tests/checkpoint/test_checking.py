@@ -94,6 +94,7 @@ async def test_threads_of_graphs_are_sound(saver: Uniform, target: Target) -> No
     await live_soundly(saver, target)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("target_name", ["redis62"])
 @pytest.mark.parametrize("setting", SETTINGS)
 async def test_threads_of_graphs_are_sound_with_each_setting(target: Target, setting: str) -> None:

@@ -197,6 +197,7 @@ KEPT: dict[str, list[int | None]] = {
 """Checkpoints that prune may keep then: the newest, or none."""
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("step", BESIDE_PRUNE)
 async def test_a_step_between_prunes_plan_and_its_removal_damages_nothing(

@@ -326,7 +326,7 @@ def read(chance: random.Random, field: Battlefield, thread: str, attack: Attack)
         saver._context = saver._context._replace(data_keys=field.data_keys)
     touched = [key for name in attack.fields for key in field.users[thread].get(name, ())]
     ns, checkpoint_id = key = chance.choice(touched or [*honest.tuples])
-    which = chance.choices(range(8), [60, 10, 2, 2, 20, 8, 2, 1])[0]  # the others take long
+    which = chance.choices(range(8), [60, 10, 2, 2, 20, 8, 2, 0.3])[0]  # the others take long
     if which <= 1:
         saved = saver.get_tuple(config(thread, ns, checkpoint_id if which == 0 else None))
         assert saved is not None or attack.hides

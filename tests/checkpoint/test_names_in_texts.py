@@ -170,7 +170,10 @@ def test_the_command_line_shows_names_safely(name: str, tmp_path: Path, capsys: 
         saver.delete_thread(name)
 
 
-@given(st.text(max_size=50) | st.text(min_size=250, max_size=5000), st.sampled_from([display.shown, display.printable]))
+LONG = st.tuples(st.text(min_size=10, max_size=60), st.integers(25, 80)).map(lambda drawn: drawn[0] * drawn[1])
+
+
+@given(st.text(max_size=50) | LONG, st.sampled_from([display.shown, display.printable]))
 def test_displayed_text_is_printable(text: str, show: Callable[[str], str]) -> None:
     said = show(text)
     said.encode()

@@ -118,6 +118,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.by_turns
 @ONE
 @pytest.mark.parametrize("setting", SETTINGS)
 async def test_sends_are_read_with_other_settings(target: Target, setting: str) -> None:
@@ -291,6 +292,7 @@ async def test_a_remembered_history_of_sends_is_complete(target: Target, saver: 
         assert values == [packed(tool_call(messages(35), 2))] or values == []
 
 
+@pytest.mark.by_turns
 @ONE
 @pytest.mark.parametrize("root", [b"", b"p", b"n" + b"x" * 16, b"p" + b"x" * 16 + b"1:a1:b" + b"c" * 15, b"z" * 40])
 async def test_a_forged_root_of_a_write_raises_an_error(target: Target, saver: Uniform, root: bytes) -> None:

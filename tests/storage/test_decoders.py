@@ -85,13 +85,14 @@ async def test_a_plain_record_in_an_encrypted_thread_makes_nothing(target: Targe
     where = await threaded(target.uniform(**trusting(encryption=encryption())), "own")
     sealed, refused = {name: target.raw.dump(name) for name in target.keys()}, 0
     made.clear()
+    client = target.client()
     for field in (field for field, stored in plain.items() if b"planted" in stored):
         for call in READING.values():
             target.raw.delete(*target.keys())
             for each, stored in sealed.items():
                 target.raw.restore(each, 0, stored)
             target.raw.hset(key, field, disguise(plain[field]))
-            uniform = target.uniform(**trusting(encryption=encryption()))
+            uniform = target.uniform(client=client, **trusting(encryption=encryption()))
             try:
                 await call(uniform, where)
             except RedisSaverError as error:

@@ -236,7 +236,7 @@ def test_a_change_during_a_call_does_not_mix_keys(alone: File, clock: Clock) -> 
     threads = [threading.Thread(target=use) for _ in range(3)]
     for thread in threads:
         thread.start()
-    for number in range(40):
+    for number in range(15):
         alone.write(text_of(*(("old", "new") if number % 2 else ("new", "old"))))
         clock.ahead += 2
         time.sleep(0.005)

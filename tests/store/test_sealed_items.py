@@ -322,6 +322,7 @@ async def test_many_writers_at_once_agree_on_the_keys(target: Target) -> None:
         ]
 
 
+@pytest.mark.by_turns
 @on_redis
 @pytest.mark.parametrize("call", ["get", "search", "filter", "query", "all", "put", "batch", "import"])
 async def test_a_partition_that_another_process_made_anew_is_read_and_written_with_its_new_key(
@@ -364,6 +365,7 @@ async def test_a_partition_that_another_process_made_anew_is_read_and_written_wi
 # -- plain and encrypted
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("call", ["get", "search", "filter", "query", "put", "if_version", "vectors", "import"])
 @on_redis
 async def test_a_plain_store_refuses_an_encrypted_partition_and_the_reverse(target: Target, call: str) -> None:
