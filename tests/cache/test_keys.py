@@ -263,7 +263,7 @@ def known(rng: random.Random) -> Any:
 @pytest.mark.by_turns
 @pytest.mark.random
 @pytest.mark.parametrize("seed", seeds.seeds(range(3)))
-@pytest.mark.parametrize("target_name", seeds.targets("redis", "cluster", "fakeredis"))
+@pytest.mark.parametrize("target_name", seeds.targets_and_slow(("redis", "cluster"), ("fakeredis",)))
 @pytest.mark.parametrize("steps", [150, pytest.param(20_000, marks=pytest.mark.slow)])
 async def test_random_operations_against_a_model(target: Target, seed: int, steps: int) -> None:
     """Compare several caches with a dict. After an eviction an entry may be missing, but is never wrong."""

@@ -167,6 +167,7 @@ async def test_a_partition_is_announced_until_its_last_deadline(target: Target, 
     assert announced == 0
 
 
+@pytest.mark.also_on(cluster="sync")
 async def test_items_that_expire_together_are_all_removed(target: Target, store: Uniform) -> None:
     ops = [PutOp(NS, f"x{number}", {"n": number}, None, 10) for number in range(2500)]
     await store.batch([*ops, PutOp(NS, "k1", {"n": 1})])

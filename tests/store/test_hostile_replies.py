@@ -27,7 +27,7 @@ from redis_saver.errors import RedisSaverError
 from tests.support import seeds
 from tests.support.embedding import Model
 from tests.support.hostile import Endless, Recorder, Replay, changed_reply
-from tests.support.seeds import seeds_and_slow, targets
+from tests.support.seeds import seeds_and_slow, targets, targets_and_slow
 from tests.support.servers import has_modules
 from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import Around
@@ -361,7 +361,7 @@ def damage(chance: random.Random, target: Target) -> str:
 
 @pytest.mark.random
 @pytest.mark.parametrize("flavour", ["sync"])
-@pytest.mark.parametrize("target_name", targets("redis", "fakeredis"))
+@pytest.mark.parametrize("target_name", targets_and_slow(("redis",), ("fakeredis",)))
 @pytest.mark.parametrize("seed", seeds_and_slow(range(1), range(1, 2)))
 async def test_damaged_bytes_raise_only_our_errors(target: Target, seed: int) -> None:
     chance = random.Random(seed)

@@ -13,7 +13,7 @@ from langchain_core.embeddings import Embeddings
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.store.base import GetOp, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
-from tests.support.seeds import seeds, targets
+from tests.support.seeds import seeds, targets_and_slow
 from tests.support.stores import check_sound, later
 from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import Around
@@ -556,7 +556,7 @@ async def test_a_partition_larger_than_cache_bytes_is_logged_once(
 
 @pytest.mark.by_turns
 @pytest.mark.random
-@pytest.mark.parametrize("target_name", targets("redis", "cluster", "fakeredis"))
+@pytest.mark.parametrize("target_name", targets_and_slow(("redis", "cluster"), ("fakeredis",)))
 @pytest.mark.parametrize("seed", seeds(range(2)))
 async def test_random_operations_match_a_model(target: Target, seed: int) -> None:
     """The stores have stale mirrors, a small cache, or no index. The last one removes vectors by overwriting items."""

@@ -10,7 +10,7 @@ from langgraph.store.base import GetOp, ListNamespacesOp, MatchCondition, PutOp,
 
 from redis_saver import Conflict
 from redis_saver._common import filters
-from tests.support.seeds import seeds, seeds_and_slow, targets
+from tests.support.seeds import seeds, seeds_and_slow, targets, targets_and_slow
 from tests.support.stores import check_sound, later
 from tests.support.uniform import Target
 
@@ -238,7 +238,7 @@ class Play:
 
 @pytest.mark.by_turns
 @pytest.mark.random
-@pytest.mark.parametrize("target_name", targets("redis", "redis62", "cluster", "fakeredis", "valkey"))
+@pytest.mark.parametrize("target_name", targets_and_slow(("redis", "redis62", "cluster", "valkey"), ("fakeredis",)))
 @pytest.mark.parametrize("seed", seeds_and_slow(range(1), range(1, 2)))
 async def test_random_operations_match_the_model(target: Target, seed: int) -> None:
     print("seed", seed)

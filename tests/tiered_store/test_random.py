@@ -10,7 +10,7 @@ from langgraph.store.base import GetOp, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 
 from redis_saver import AsyncTieredStore, Limits, TieredStore
-from tests.support.seeds import seeds, seeds_and_slow, targets
+from tests.support.seeds import seeds, seeds_and_slow, targets, targets_and_slow
 from tests.support.store_tiering import Recording, StoreTiers, check_copies, later, plain
 from tests.support.stores import later as items_later
 from tests.support.uniform import Target, Uniform
@@ -110,7 +110,7 @@ def shown(answer: Any) -> Any:
 
 @pytest.mark.random
 @pytest.mark.by_turns
-@pytest.mark.parametrize("target_name", targets("redis", "redis62", "cluster", "fakeredis", "valkey"))
+@pytest.mark.parametrize("target_name", targets_and_slow(("redis", "redis62", "cluster", "valkey"), ("fakeredis",)))
 @pytest.mark.parametrize("seed", seeds_and_slow(range(1), range(1, 20)))
 async def test_random_operations_agree_with_cold(target: Target, seed: int) -> None:
     play = Play(target, Recording(), seed)
