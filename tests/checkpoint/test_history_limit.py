@@ -422,23 +422,20 @@ async def talked(target: Target, seed: int, steps: int, **options: Any) -> None:
     await talk.end()
 
 
-@pytest.mark.random
-@pytest.mark.by_turns
-@pytest.mark.parametrize("target_name", targets("redis", "redis62", "cluster"))
-@pytest.mark.parametrize("seed", seeds(range(1)))
-async def test_random_chats_match_a_thread_without_a_limit(target: Target, seed: int) -> None:
-    await talked(target, seed, 120)
+SETTINGS: dict[str, dict[str, Any]] = {
+    "default": {}, "zstd": {"compression": "zstd"}, "no cache": {"cache_bytes": 0},
+    "encrypted": {"serde": EncryptedSerializer.from_pycryptodome_aes(key=b"k" * 16)},
+}  # fmt: skip
+CHATS = [(name, "default", 120) for name in targets("redis", "redis62", "cluster")]
+CHATS += [("redis", setting, 70) for setting in SETTINGS if setting != "default"]
 
 
 @pytest.mark.random
 @pytest.mark.by_turns
-@pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.parametrize(("target_name", "setting", "steps"), CHATS)
 @pytest.mark.parametrize("seed", seeds(range(1)))
-@pytest.mark.parametrize("how", ["zstd", "encrypted", "no cache"])
-async def test_random_chats_match_with_compression_encryption_or_no_cache(target: Target, seed: int, how: str) -> None:
-    serde = EncryptedSerializer.from_pycryptodome_aes(key=b"k" * 16)
-    options = {"zstd": {"compression": "zstd"}, "encrypted": {"serde": serde}, "no cache": {"cache_bytes": 0}}
-    await talked(target, seed, 70, **options[how])
+async def test_random_chats_match_a_thread_without_a_limit(target: Target, seed: int, setting: str, steps: int) -> None:
+    await talked(target, seed, steps, **SETTINGS[setting])
 
 
 @pytest.mark.slow

@@ -261,25 +261,6 @@ async def test_prune_keeps_early_writes_and_removes_stray_ones(target: Target, s
     assert written(await target.uniform().get_tuple(early)) == [packed(tool_call(messages(20, "early")))]
 
 
-async def test_delete_for_runs_removes_the_chunks_of_writes(target: Target, saver: Uniform) -> None:
-    configs = await stepped(saver, 3)
-    await saver.delete_for_runs(["run-1"])
-    check_sound(target)
-    check_chunks(target, swept=True)
-    assert written(await target.uniform().get_tuple(configs[4]))[1] == packed(tool_call(messages(35), 2))
-
-
-async def test_a_copy_has_the_chunks_of_its_writes(target: Target, saver: Uniform) -> None:
-    configs = await stepped(saver, 2)
-    await saver.copy_thread("thread", "copy")
-    await saver.delete_thread("thread")
-    check_sound(target, "copy")
-    check_chunks(target, "copy", swept=True)
-    found = await target.uniform().get_tuple(config("copy", "", configs[2]["configurable"]["checkpoint_id"]))
-    assert written(found)[1] == packed(tool_call(messages(33), 1))
-    assert await check(saver, "copy") == []
-
-
 # -- histories and damage
 
 
@@ -288,8 +269,7 @@ async def test_a_remembered_history_of_sends_is_complete(target: Target, saver: 
     configs = await stepped(saver, 3)
     for _ in range(2):
         history = await saver.get_delta_channel_history(config=configs[-1], channels=[TASKS])
-        values = [packed(value) for _, _, value in history[TASKS]["writes"]]
-        assert values == [packed(tool_call(messages(35), 2))] or values == []
+        assert [packed(value) for _, _, value in history[TASKS]["writes"]] == [packed(tool_call(messages(35), 2))]
 
 
 @pytest.mark.by_turns

@@ -213,17 +213,6 @@ def test_only_unknown_elements_are_decoded(change: str, kinds: Any, monkeypatch:
 
 
 @needs_compiled
-def test_a_list_and_a_snapshot_share_their_messages() -> None:
-    saver, messages = Bare(), history(100)
-    first = codec.encode_value(saver, messages, "value")
-    _, known = read_back(saver, first.value, first.chunks)
-    stored = codec.encode_value(saver, _DeltaSnapshot(messages), "value")
-    assert known and chunks.shared(stored, known)
-    read, _ = read_back(saver, stored.value, stored.chunks, last=known)
-    assert read == _DeltaSnapshot(messages)
-
-
-@needs_compiled
 def test_lists_with_an_unusual_message_are_decoded_each_time() -> None:
     saver, messages = Bare(), history(100)
     odd = AIMessage("x", usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3})

@@ -188,9 +188,3 @@ async def test_damaged_compressed_bytes_raise(target: Target, garbage: str) -> N
             assert garbage == "bit"
         target.raw.hset(key_of(target), field, fields[field])
     told.same(await target.uniform().get_tuple(config()))
-
-
-def test_the_constructor_sets_the_compression(target: Target) -> None:
-    kind = AsyncRedisSaver if target.flavour == "async" else RedisSaver
-    assert kind(target.client(), compression="zstd")._context.compression == "zstd"
-    assert kind(target.client())._context.compression is None
