@@ -96,7 +96,7 @@ def tree_cells(lane: str, turn: str, row: TreeRow) -> list[str | Text]:
     said = Text(row.notice or row.preview, STATES.get(row.state, ""))
     ran = " / ".join([*map(named, row.levels), names(row.ran or [entry.source or "-"])])
     cells: list[str | Text] = [lane + MARKS[row.state], turn, named(entry.id), ran, said]
-    return [*cells, moment(entry.created_at), size(row.bytes), names(row.next)]
+    return [*cells, moment(entry.created_at), size(row.bytes or None), names(row.next)]
 
 
 def tree_json(thread: str, turn: Turn, row: TreeRow) -> dict[str, Any]:
@@ -343,7 +343,7 @@ def _tree(
 
     A turn is an input with the checkpoints up to the end of its run, also after a resume. Turn -1 is the newest.
 
-    Bytes are those of the writes that made a checkpoint, and 0 if only Postgres has it.
+    Bytes are those of the writes that made a checkpoint. They are unknown (-) if only Postgres has it.
     It shows the checkpoints in Redis. Of their values it reads only Sends and pending writes of up to 16 kB.
     With --postgres it also shows those that only Postgres has. Postgres sends them with all their values.
 

@@ -199,11 +199,11 @@ def test_tree_draws_the_forks_of_each_namespace(place: Place) -> None:
     place.live()
     assert place.run("tree", "talk") == (
         "     turn  checkpoint  ran  says  created (UTC)  bytes  next\n"
-        "●  -2  001  loop  messages, n changed  2026-11-21 10:00:00  0  -\n"
-        "◇  002  node  asked: ok?  2026-11-21 10:00:00  0  ask\n"
+        "●  -2  001  loop  messages, n changed  2026-11-21 10:00:00  -  -\n"
+        "◇  002  node  asked: ok?  2026-11-21 10:00:00  -  ask\n"
         "├─◆  003  node  waits: ok?  2026-11-21 10:00:00  1  ask\n"
         "└─◆  004  node  waits: sure?  2026-11-21 10:00:00  1  ask\n"
-        "●  -1  005  sub / loop  inner changed  2026-11-21 10:00:00  0  -\n"
+        "●  -1  005  sub / loop  inner changed  2026-11-21 10:00:00  -  -\n"
     )
     assert [one["checkpoint_id"] for one in place.json("tree", "talk", "--ns", "")] == ["001", "002", "003", "004"]
     (one,) = place.json("tree", "talk", "--ns", "sub:1")
