@@ -145,7 +145,7 @@ def _keys_rotate(
 
     These are the data keys of threads, of partitions of stores, and of caches with this prefix.
 
-    First give the new key to all processes, in front of the old one. If it is interrupted, run it again.
+    First give the new key to all processes, before the old one. If it is interrupted, run it again.
 
     Options:
         data: After a data key was stolen, make new data keys, and encrypt all data of the threads in Redis again.

@@ -236,10 +236,11 @@ class _Run:
         elif now - self._flushed_at >= STUCK_AFTER:
             self._flushed_at = now
             error = f"; last error: {self._without_passwords(stats.last_error)}" if stats.last_error else ""
+            locks = "Look for locks on the tables of Postgres (pg_locks)"
             warn(
                 f"nothing was flushed for {STUCK_AFTER:g} s. {stats.backlog} records of {stats.dirty_threads} threads "
-                f"wait, the oldest for {stats.oldest_seconds:.0f} s. Look for locks on the tables of Postgres "
-                f"(pg_locks){error}"
+                f"wait, the oldest for {stats.oldest_seconds:.0f} s. "
+                f"{f'{stats.set_aside} are refused again and again' if stats.set_aside else locks}{error}"
             )
 
     def _without_passwords(self, error: str) -> str:

@@ -509,7 +509,9 @@ def test_lost_records_are_said_and_only_what_nobody_flushes_is_stuck(
         return capsys.readouterr().err
 
     assert said(backlog=9) == said(backlog=8) == ""  # others flush
-    assert "nothing was flushed" in said(backlog=8)
+    assert "nothing was flushed" in (text := said(backlog=8)) and "pg_locks" in text
+    refused = said(backlog=8, set_aside=3, last_error="KeyUnavailable: gone")
+    assert "3 are refused again and again; last error: KeyUnavailable: gone" in refused
     assert said(backlog=8, paused_seconds=1.0) == ""
     server.why = "it does not answer"
     assert said(backlog=8) == ""

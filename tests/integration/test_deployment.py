@@ -301,7 +301,7 @@ class Client:
         head = f"POST /{path} HTTP/1.1", "Host: localhost", f"Authorization: Bearer {self.token}"
         return "\r\n".join((*head, "Content-Type: application/json", f"Content-Length: {len(data)}", "", data)).encode()
 
-    def opened(self, method: str, path: str, said: str | None = None) -> Any:
+    def opened(self, method: str, path: str, said: Any = None) -> Any:
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"}
         data = None if said is None else json.dumps(said).encode()
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}/{path}", data, headers, method=method)
@@ -314,7 +314,7 @@ class Client:
     def begin(self) -> str:
         return str(self.asked("POST", "chats"))
 
-    def lines(self, chat: str, said: str, to: str = "messages") -> list[dict[str, Any]]:
+    def lines(self, chat: str, said: Any, to: str = "messages") -> list[dict[str, Any]]:
         with self.opened("POST", f"chats/{chat}/{to}", said) as reply:
             return [json.loads(line) for line in reply]
 
@@ -332,7 +332,11 @@ def answered(text: str) -> list[dict[str, Any]]:
     return [{"text": text}, {"end": True}]
 
 
-QUESTION = [{"questions": ["May I book a table?"]}, {"end": True}]
+def check_asked(answer: list[dict[str, Any]]) -> str:
+    """Check that an answer is the question. Returns its id."""
+    (question,) = answer[0]["questions"]
+    assert (question["value"], answer[1:]) == ("May I book a table?", [{"end": True}])
+    return str(question["id"])
 
 
 def check_conversation(user: Client) -> str:
@@ -340,10 +344,10 @@ def check_conversation(user: Client) -> str:
     chat = user.begin()
     assert user.lines(chat, "hello") == answered("It is sunny in somewhere.")
     assert user.lines(chat, "I live in Lisbon") == answered("It is sunny in Lisbon.")
-    assert user.lines(chat, "book a table") == QUESTION
-    assert user.asked("GET", f"chats/{chat}")["questions"] == ["May I book a table?"]
+    question = {"id": check_asked(user.lines(chat, "book a table")), "value": "May I book a table?"}
+    assert user.asked("GET", f"chats/{chat}")["questions"] == [question]
     assert user.status("POST", f"chats/{chat}/messages", "hello?") == 409
-    assert user.lines(chat, "yes", "approval") == answered("book a table: yes")
+    assert user.lines(chat, {question["id"]: "yes"}, "approval") == answered("book a table: yes")
     assert user.status("POST", f"chats/{chat}/approval", "yes") == 409
     assert user.lines(user.begin(), "hello") == answered("It is sunny in Lisbon.")  # another chat, the same user
     return chat
@@ -380,7 +384,7 @@ def test_the_service_answers_its_tenants_on_any_worker(of_service: dict[str, str
 
         # many at once on one chat
         user, busy = users["token-of-anna"], users["token-of-anna"].begin()
-        assert user.lines(busy, "book a table") == QUESTION
+        check_asked(user.lines(busy, "book a table"))
         with ThreadPoolExecutor(20) as threads:
             approvals = [threads.submit(user.status, "POST", f"chats/{busy}/approval", "yes") for _ in range(5)]
             assert sorted(one.result() for one in approvals) == [200, 409, 409, 409, 409]
@@ -450,6 +454,8 @@ import asyncio
 
 
 async def one(state: State) -> dict:
+    if state["messages"][-1].content == "fail":
+        raise ValueError("on purpose")
     return {"messages": [AIMessage("one")]}
 
 
@@ -471,7 +477,7 @@ def test_a_streamed_answer_ends_with_its_client_or_its_ownership(of_service: dic
     (tmp_path / "service.py").write_text(bounded + SLOW)
     sealed = Encryption(Keyset.from_file(tmp_path / "keys"))
     with (
-        one_worker(tmp_path, of_service) as server,
+        one_worker(tmp_path, of_service, is_clean=False) as server,
         RedisSaver.from_conn_string(of_service["REDIS_URL"], prefix="chats", encryption=sealed) as saver,
     ):
         user = Client(server.port)
@@ -506,6 +512,7 @@ def test_a_streamed_answer_ends_with_its_client_or_its_ownership(of_service: dic
                 (tmp_path / "released").touch()
                 assert json.loads(reply.read().splitlines()[-1]) == {"error": "NotOwner"}
             assert stored(taken) == ["wait", "one"]
+        assert user.lines(user.begin(), "fail") == [{"error": "ValueError"}]
         full = {"error": "BacklogFull"}
         server.until("the backlog is full", lambda: user.lines(user.begin(), "hello")[-1] == full)
 
