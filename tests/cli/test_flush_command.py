@@ -8,11 +8,11 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -304,18 +304,22 @@ async def test_a_record_that_cold_refuses_is_set_aside(place: Place) -> None:
 
 
 @pytest.mark.parametrize("once", [True, False])
-async def test_the_flusher_warns_while_it_is_stuck(place: Place, once: bool) -> None:
+async def test_the_flusher_warns_while_it_is_stuck(place: Place, once: bool, tmp_path: Path) -> None:
     """Postgres answers, but its tables are locked."""
     await written(place.uniform)
-    start = "from redis_saver._cli import flushing, main; flushing.STUCK_AFTER = 2; raise SystemExit(main.main())"
+    (tmp_path / "start.py").write_text(
+        "from redis_saver._cli import flushing, main; flushing.STUCK_AFTER = 2; raise SystemExit(main.main())"
+    )
     options = [*(["--once"] if once else []), *place.options("--timeout", "60")]
     with psycopg.connect(place.postgres) as locking:
         locking.execute("LOCK TABLE checkpoints, checkpoint_blobs, checkpoint_writes IN ACCESS EXCLUSIVE MODE")
-        command = [sys.executable, "-c", start, "flush", *options]
-        ways: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-        flusher = subprocess.Popen(command, env=environment_of({}), **ways)
-        assert flusher.stderr
-        line = flusher.stderr.readline()
+        errors, to_errors = map(open, os.pipe(), "rw")
+        with to_errors, open(os.devnull, "wb") as nowhere:
+            flusher = programs.Program(
+                str(tmp_path / "start.py"), "flush", *options,
+                environment=environment_of({}), folder=ROOT, out=nowhere, err=to_errors,
+            )  # fmt: skip
+        line = errors.readline()
         locking.rollback()
     assert re.match(
         r"redis-saver: nothing was flushed for 2 s. 6 records of 1 threads wait, the oldest for \d+ s", line
@@ -324,7 +328,7 @@ async def test_the_flusher_warns_while_it_is_stuck(place: Place, once: bool) -> 
         until(lambda: place.left() == 0)
         flusher.send_signal(signal.SIGTERM)
     assert flusher.wait(100) == 0
-    flusher.stderr.close()
+    errors.close()
 
 
 async def test_the_flusher_retries_until_postgres_comes_back(place: Place) -> None:
@@ -466,7 +470,7 @@ def test_signal_handlers_are_restored(place: Place, capsys: Any) -> None:
 
 
 @pytest.mark.parametrize("loaded", [False, True])
-async def test_metrics_are_exported_if_opentelemetry_is_loaded(place: Place, loaded: bool) -> None:
+async def test_metrics_are_exported_if_opentelemetry_is_loaded(place: Place, loaded: bool, tmp_path: Path) -> None:
     """`opentelemetry-instrument redis-saver flush` loads it. The flusher also works without it."""
     await written(place.uniform)
     text = f"""
@@ -492,7 +496,14 @@ else:
         sys.modules[name] = None
 assert main(["flush", "--once", "--quiet", *{place.options()!r}]) == 0
 """
-    done = run_python("-c", text, environment=environment_of({}))
+    (tmp_path / "start.py").write_text(text)
+    words, environment = (str(tmp_path / "start.py"),), environment_of({})
+    # Without it, nothing of it may have been imported before.
+    done = (
+        programs.run(*words, environment=environment, folder=ROOT)
+        if loaded
+        else run_python(*words, environment=environment)
+    )
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "[6]\n" if loaded else "")
 
 
