@@ -140,8 +140,12 @@ def start_kind(kind: str, certificates: Certificates, name: str, stop: list[Any]
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Certificates]:
+    """A CA. The system's own, which take 20 ms per connection to load, are another one, which signed nothing."""
+    made = Certificates(tmp_path_factory.mktemp("certificates"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", f"{made.folder}/other.pem")
+        yield made
 
 
 @pytest.fixture(

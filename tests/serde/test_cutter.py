@@ -38,7 +38,7 @@ class Record:
 
 
 def words(chance: random.Random, size: int) -> str:
-    return " ".join(str(chance.randrange(10**6)) for _ in range(size // 6))[:size]
+    return " ".join(map(str, chance.choices(range(10**6), k=size // 6)))[:size]
 
 
 def leaf(chance: random.Random) -> Any:
@@ -47,7 +47,7 @@ def leaf(chance: random.Random) -> Any:
         lambda: words(chance, size), lambda: chance.randbytes(size), lambda: "x" * size, lambda: list(range(size // 4)),
         lambda: chance.choice([None, True, 1.5, 2**63, -(2**40), -5, 300, -70000]),
         lambda: lc.AIMessage(words(chance, size), id=str(size)),
-        lambda: {chance.randrange(10**9) for _ in range(size // 9)},
+        lambda: set(chance.choices(range(10**9), k=size // 9)),
         lambda: Model(name="m", entries=[words(chance, size)] * 2),
     ]  # fmt: skip
     return chance.choice(kinds)()
@@ -75,7 +75,7 @@ def test_the_compiled_part_and_python_agree(seed: int) -> None:
         damaged = bytearray(data[: chance.randrange(len(data) + 1)] if chance.random() < 0.5 else data)
         for _ in range(chance.choice([0, 1, 5]) if damaged else 0):
             damaged[chance.randrange(len(damaged))] = chance.randrange(256)
-        for each in (data, bytes(damaged), chance.randbytes(3000)):
+        for each in {data: 0, bytes(damaged): 0, chance.randbytes(3000): 0}:
             coarse = chance.choice([0, 0, 3])
             found = cutter.cut(kind, each, PUBLIC, coarse)
             with compiled_left_out():
@@ -97,7 +97,7 @@ CONTENTS: dict[str, Callable[[random.Random], Any]] = {
     "bytes": lambda chance: chance.randbytes(9000),
     "chat": chat,
     "rows": lambda chance: [{"id": n, "name": words(chance, 20)} for n in range(200)],
-    "numbers": lambda chance: [chance.randrange(10**6) for _ in range(3000)],
+    "numbers": lambda chance: chance.choices(range(10**6), k=3000),
     "dict": lambda chance: {f"key {n}": words(chance, 300) for n in range(40)},
     "files": lambda chance: {f"{n}.py": words(chance, 3000) for n in range(4)},
     "objects": lambda chance: [Record(str(n), words(chance, 100)) for n in range(60)],

@@ -695,7 +695,7 @@ def test_values_with_equal_bytes_but_other_types_match_jsonplus() -> None:
 
 RELIED_ON = ["_msgpack_default", "_msgpack_enc", "_option", "_DeltaSnapshot", "EXT_PYDANTIC_V2", "Interior"]
 WITHOUT_ONE = """
-import os
+import os, langgraph.store.base, redis.asyncio.cluster, redis.asyncio.sentinel  # not once per child
 from langgraph.checkpoint.serde import jsonplus
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -726,6 +726,7 @@ for name in NAMES:
 """
 
 
+@pytest.mark.parametrize("_compiled_part", ["without" if codec.native is None else "with"], indirect=True)
 def test_missing_names_of_langgraph_disable_the_short_path() -> None:
     """Each runs in its own process, as the names are looked up when the serializer is imported."""
     subprocess.run([sys.executable, "-c", f"NAMES = {RELIED_ON}\n{WITHOUT_ONE}"], check=True)

@@ -147,6 +147,8 @@ MOVES = {
 }
 
 
+@pytest.mark.also_on()
+@pytest.mark.by_turns
 @pytest.mark.parametrize("what", MOVES)
 async def test_a_row_that_was_moved_is_refused(tiers: Tiers, what: str) -> None:
     uniform, other = await tiers.uniform(), await tiers.uniform()

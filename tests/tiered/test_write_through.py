@@ -329,10 +329,16 @@ async def test_two_concurrent_operations_leave_hot_as_cold(tiers: Tiers, act: st
         await uniform.put_writes(last, [(INTERRUPT, ["mine"])], "task-c", "path-0")
     else:
         await uniform.put(last, child, {"run_id": "run"}, VERSIONS)
-    put_ids = [config(checkpoint_id=one["id"]) for one in (child, old, newer)]
+    places = [
+        *made,
+        config(checkpoint_id=child["id"]),
+        config(),
+        *(config(checkpoint_id=x["id"]) for x in (old, newer)),
+    ]
+    expected = [(place, plain(await cold.get_tuple(place))) for place in places]
     for each in (await tiers.uniform(), uniform):
-        for place in (*made, put_ids[0], config(), *put_ids[1:], config()):
-            assert plain(await each.get_tuple(place)) == plain(await cold.get_tuple(place)), place
+        for place, found in (*expected, expected[len(made) + 1]):  # the newest also after the others
+            assert plain(await each.get_tuple(place)) == found, place
 
 
 async def test_a_write_enrolls_a_thread_that_only_hot_has(tiers: Tiers) -> None:
