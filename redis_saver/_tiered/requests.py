@@ -28,7 +28,7 @@ class ColdCall(NamedTuple):
     around: Callable[[Tiered[Any]], Tiered[Any]] | None = None
     """Runs the operation that seals or opens the values, and notes its requests (`stats.py`)."""
     waits: bool = False
-    """True: a call of a flusher, or a write of a store, which waits for cold without a limit."""
+    """True: wait for cold without a limit, as flushers do, writes of a store, and reads within a write (`sealing.py`)."""
 
     @property
     def is_read(self) -> bool:
