@@ -103,7 +103,10 @@ def test_the_wheel_works_outside_the_repository(compiler: str, with_pip: bool, t
     else:
         link_dependencies(wheel, tmp_path / "env")
         (site_packages,) = (tmp_path / "env").glob("lib/python*/site-packages")
-        run(*pip, "install", "--no-deps", "--target", str(site_packages), str(wheel))
+        if native:
+            run(*pip, "install", "--no-deps", "--target", str(site_packages), str(wheel))
+        else:  # does the same in a tenth of the time
+            zipfile.ZipFile(wheel).extractall(site_packages)
     script = (
         "import redis_saver, runpy, sys\n"
         "assert 'site-packages' in redis_saver.__file__, redis_saver.__file__\n"
