@@ -232,11 +232,16 @@ def database(postgres: str) -> str:
     return url
 
 
-@pytest.fixture
-async def tiers(target: Target, database: str) -> AsyncIterator[Tiers]:
+@pytest.fixture(scope="session")
+def emptying(database: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection that empties the tables, as opening one takes longer than that."""
     with psycopg.connect(database, autocommit=True) as connection:
-        for table in ("checkpoints", "checkpoint_blobs", "checkpoint_writes"):
-            connection.execute(f"DELETE FROM {table}")
+        yield connection
+
+
+@pytest.fixture
+async def tiers(target: Target, database: str, emptying: psycopg.Connection[Any]) -> AsyncIterator[Tiers]:
+    emptying.execute("DELETE FROM checkpoints; DELETE FROM checkpoint_blobs; DELETE FROM checkpoint_writes")
     made = Tiers(target, database)
     yield made
     await made.close()
@@ -251,10 +256,17 @@ def store_database(postgres: str) -> str:
     return url
 
 
-@pytest.fixture
-async def store_tiers(target: Target, store_database: str) -> AsyncIterator[StoreTiers]:
+@pytest.fixture(scope="session")
+def emptying_store(store_database: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(store_database, autocommit=True) as connection:
-        connection.execute("DELETE FROM store")
+        yield connection
+
+
+@pytest.fixture
+async def store_tiers(
+    target: Target, store_database: str, emptying_store: psycopg.Connection[Any]
+) -> AsyncIterator[StoreTiers]:
+    emptying_store.execute("DELETE FROM store")
     made = StoreTiers(target, store_database)
     yield made
     await made.close()
