@@ -35,7 +35,6 @@ from redis_saver._tiered.thread_info import Damaged, threads_of
 from redis_saver.encryption import Encryption, Keyset
 from redis_saver.errors import ClusterMoving, ThreadDamaged
 from tests.support.acl import ROOT, acl_rule
-from tests.support import programs
 from tests.support.commands import run_python
 from tests.support.factories import checkpoint, config
 from tests.support.inspecting import orphan, talking
@@ -953,10 +952,7 @@ def test_a_bad_url_gives_a_one_line_error(
 def process(*words: str, **environment: str) -> Any:
     environment = {"REDIS_URL": url_of("redis"), "TERM": "xterm-256color", **environment}
     inherited = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
-    given = {**inherited, **environment}
-    if "FORCE_COLOR" in given:  # the others start as their users do
-        return programs.run(*words, environment=given, folder=ROOT)
-    return run_python(*words, environment=given)
+    return run_python(*words, environment={**inherited, **environment}, is_forked="FORCE_COLOR" in environment)
 
 
 def test_a_process_handles_colors_encodings_and_completion(place: Place) -> None:

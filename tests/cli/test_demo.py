@@ -14,8 +14,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
-from tests.support import programs
-from tests.support.commands import ROOT, run_python
+from tests.support.commands import run_python
 from tests.support.servers import Server, url_of
 
 from redis_saver import RedisSaver, RedisStore
@@ -157,12 +156,7 @@ def test_keep_prints_how_to_read_the_thread(kept: Run, capsys: pytest.CaptureFix
 def test_a_process_prints_colors_unless_told_otherwise(option: str | None) -> None:
     environment = {**os.environ, "REDIS_URL": url_of("redis"), "FORCE_COLOR": "1", "TERM": "xterm-256color"}
     words = ("-m", "redis_saver", "demo", *([option] if option else []))
-    is_forked = option is None  # the other starts as its users do
-    done = (
-        programs.run(*words, environment=environment, folder=ROOT)
-        if is_forked
-        else run_python(*words, environment=environment)
-    )
+    done = run_python(*words, environment=environment, is_forked=option is None)
     assert (done.returncode, done.stderr) == (0, "")
     assert ("\x1b[" in done.stdout) == (option is None)
     assert url_of("redis") in done.stdout

@@ -497,13 +497,8 @@ else:
 assert main(["flush", "--once", "--quiet", *{place.options()!r}]) == 0
 """
     (tmp_path / "start.py").write_text(text)
-    words, environment = (str(tmp_path / "start.py"),), environment_of({})
     # Without it, nothing of it may have been imported before.
-    done = (
-        programs.run(*words, environment=environment, folder=ROOT)
-        if loaded
-        else run_python(*words, environment=environment)
-    )
+    done = run_python(str(tmp_path / "start.py"), environment=environment_of({}), is_forked=loaded)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "[6]\n" if loaded else "")
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support import programs
 from tests.support.commands import run_python
 
 from bench import pages, results
@@ -82,8 +81,7 @@ OF_TIERS = {
 
 
 def bench(*arguments: str, is_forked: bool = True) -> str:
-    words = ("-m", "bench", *arguments)
-    done = programs.run(*words, environment=os.environ, folder=ROOT) if is_forked else run_python(*words)
+    done = run_python("-m", "bench", *arguments, is_forked=is_forked)
     assert done.returncode == 0, done.stdout + done.stderr
     return str(done.stdout)
 

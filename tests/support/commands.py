@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from redis_saver._cli.main import main
+from tests.support import programs
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,8 +36,10 @@ class Ran:
         return text in self.err
 
 
-def run_python(*words: str, environment: dict[str, str] | None = None, **options: Any) -> Any:
-    """Run Python with the project, to its end."""
+def run_python(*words: str, environment: dict[str, str] | None = None, is_forked: bool = False, **options: Any) -> Any:
+    """Run Python with the project, to its end: as users do, or forked from a process with the imports done."""
     options = {"capture_output": True, "timeout": 280, **options}
     env = {**(os.environ if environment is None else environment), "PYTHONPATH": str(ROOT)}
+    if is_forked:
+        return programs.run(*words, environment=env, folder=ROOT)
     return subprocess.run([sys.executable, *words], cwd=ROOT, env=env, text=True, encoding="utf-8", **options)
