@@ -360,19 +360,24 @@ def _copy(
         source SOURCE: Name of the thread.
         target TARGET: Name of the copy.
         until CHECKPOINT: Copy only this checkpoint and older ones, without the pending writes of the last one of each
-            namespace, so a resume runs their tasks again. Id of a checkpoint, or its beginning or end.
+            namespace, so a resume runs their tasks again. Id of a checkpoint, or its beginning or end. Not for threads
+            that a cold tier has, too.
         replace: Replace TARGET if it exists.
     """
     with servers.savers(readable=False) as savers:
         savers.thread(source)
+        if until is not None and (savers.has_cold or any(map(savers.lacks_cold, (source, target)))):
+            raise EndpointError(
+                "--until is only for threads that no cold tier has, and without --postgres. Nothing was copied. To go "
+                "on from CHECKPOINT in the thread itself, pass its checkpoint_id in the config of invoke(). To copy "
+                "the whole thread, leave out --until, and name the cold tier with --postgres URL"
+            )
         savers.refuse_cold_backed(source, "copied")
         if not replace and savers.saver.get_thread(target) is not None:
             raise EndpointError(f"thread {named(target)} exists already: add --replace, or name another TARGET")
         savers.refuse_cold_backed(target, "copied")
         if until is None:
             savers.saver.copy_thread(source, target)
-        elif savers.source.tiers is not None:
-            raise EndpointError("--until: a copy over two tiers has the whole thread; leave out --until or --postgres")
         else:
             savers.source.copy(source, target, savers.source.search(Address(source, "", until)).checkpoint["id"])
         info = savers.thread(target)

@@ -558,6 +558,20 @@ def test_changes_that_a_cold_tier_would_undo_are_refused(place: Place, words: st
     assert {info.thread_id: info.checkpoints for info in place.saver.threads()} == {"a": 2, "b": 2}
 
 
+def test_a_copy_until_a_checkpoint_says_at_once_that_it_is_not_for_two_tiers(place: Place, database: str) -> None:
+    for name in ("a", "b"):
+        place.put(name, 1, n=1)
+        place.put(name, 2, 1, n=2)
+    place.raw().hset(place.saver._context.keyspace.keys("a").data_key, "@cold_backed", "1")
+    texts = {
+        place.refused("copy", "a", "c", "--until", "001"),
+        place.refused("copy", "b", "a", "--until", "001", "--replace"),
+        place.refused("copy", "b", "c", "--until", "001", "--postgres", database),
+    }
+    assert len(texts) == 1 and "pass its checkpoint_id in the config of invoke()" in texts.pop()
+    place.run("copy", "b", "c", "--until", "001")
+
+
 def test_commands_show_and_delete_threads_of_both_tiers(place: Place, database: str, empty_database: str) -> None:
     with PostgresSaver.from_conn_string(database) as cold:
         for name in {one.config["configurable"]["thread_id"] for one in cold.list(None)}:  # left by other tests
