@@ -53,7 +53,8 @@ def key_holder(context: Context, thread: str) -> Holder:
 def _cold_backed(threads: Sequence[Holder], failed: Mapping[str, str]) -> Operation[int]:
     """Count the threads that are also in a cold tier, except those that cannot be read."""
     keys = [thread.keys[0] for thread in threads if thread.name not in failed]
-    return sum((yield from listing.ask_each(keys, lambda key: Command(("HEXISTS", key, "@cold_backed"), (key,)))))
+    marks = yield from listing.ask_each(keys, lambda key: Command(("HMGET", key, "@cold_backed"), (key,)))
+    return sum(mark is not None for (mark,) in marks)
 
 
 @keyed

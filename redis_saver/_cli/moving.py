@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import Any, TypeAlias
 
@@ -11,10 +11,13 @@ import typer
 
 from redis_saver._cli import screen
 from redis_saver._cli.options import JSON, MAX_NUMBER, command, duration, encryption_of, labels_of
-from redis_saver._cli.servers import refuse_embedded
+from redis_saver._cli.servers import Servers, refuse_embedded
+from redis_saver._client import urls
 from redis_saver._common.display import counted, shown
 from redis_saver._migrate.engine import SAMPLE, ItemsReport, Replace, Report, migrate, migrate_items
 from redis_saver._migrate.opening import FORMS, SOURCE_FORMS, STORE_FORMS, is_file_of_items, opened, opened_store
+from redis_saver._migrate.savers import SaverEndpoint, endpoint_of
+from redis_saver.encryption import Encryption
 from redis_saver.errors import EndpointError
 
 _CODES = f"""SOURCE and TARGET: {FORMS}. SOURCE may also be {SOURCE_FORMS}. With --store: {STORE_FORMS}.
@@ -42,6 +45,7 @@ def _migrate(
     thread_prefix: str = "",
     sample: int = typer.Option(SAMPLE, min=0, max=MAX_NUMBER),
     store: bool = False,
+    postgres: str | None = None,
     source_prefix: str | None = None,
     target_prefix: str = "langgraph",
     namespace: list[str] | None = None,
@@ -64,6 +68,7 @@ def _migrate(
         thread_prefix TEXT: Only threads whose names begin with TEXT.
         sample N: Number of checkpoints of each copied thread to read again and compare in full.
         store: Copy the items of a store instead of threads.
+        postgres URL: The cold tier of a SOURCE in Redis, to copy the threads of both tiers.
         source_prefix PREFIX: Prefix of all keys in a SOURCE in Redis. Default: langgraph, or any prefix for
             the savers of other packages.
         target_prefix PREFIX: Prefix of all keys in a TARGET in Redis.
@@ -88,6 +93,10 @@ def _migrate(
     if store or is_file_of_items(source):
         if threads or thread_prefix or sample != SAMPLE:
             raise EndpointError("--thread, --thread-prefix and --sample are only for threads, not for items of a store")
+        if postgres:
+            raise EndpointError(
+                "--postgres is only for threads. Of a TieredStore, Postgres has all items: name it SOURCE"
+            )
         there = opened_store(source, target=False, prefix=source_prefix, encryption=encryption)
         here = opened_store(target, target=True, prefix=target_prefix, encryption=of_target)
         options: dict[str, Any] = {"namespace": labels_of(namespace or ()), "replace": replace, "ttl": ttl}
@@ -98,9 +107,27 @@ def _migrate(
     if threads and thread_prefix:
         raise EndpointError("--thread and --thread-prefix: write only one of the two")
     there = opened(source, target=False, prefix=source_prefix, encryption=encryption)
+    if postgres:
+        there = _both_tiers(source, postgres, source_prefix, encryption)
     here = opened(target, target=True, prefix=target_prefix, ttl=ttl, encryption=of_target)
     options = {"threads": threads, "thread_prefix": thread_prefix, "sample": sample, "plain": plain, "dry_run": dry_run}
     return _move(migrate, there, here, options, as_json=as_json)
+
+
+@contextmanager
+def _both_tiers(
+    source: str, postgres: str, prefix: str | None, encryption: Encryption | None
+) -> Iterator[SaverEndpoint]:
+    """Open Redis and its cold tier as a source.
+
+    Raises:
+        EndpointError: The source is not Redis, or a server cannot be reached.
+    """
+    if source.partition(":")[0] not in urls.SCHEMES:
+        raise EndpointError(f"--postgres names the cold tier of a SOURCE in Redis, not of {urls.without_login(source)}")
+    servers = Servers(source, postgres, "langgraph" if prefix is None else prefix, encryption)
+    with servers.savers(readable=False) as savers:
+        yield endpoint_of(savers.saver, " with ".join(endpoint.name for endpoint in savers.endpoints))
 
 
 @command(
@@ -120,7 +147,9 @@ def _export(target: str, **words: Any) -> int:
     return _migrate(target=f"file:{target.removeprefix('file:')}", **words)
 
 
-@command("import", _CODES, like=_migrate, fixed={"store": False, "source_prefix": None, "plain": False})
+@command(
+    "import", _CODES, like=_migrate, fixed={"store": False, "postgres": None, "source_prefix": None, "plain": False}
+)
 def _import(source: str, **words: Any) -> int:
     """Read threads, or the items of a store, from a file that export wrote.
 

@@ -19,6 +19,12 @@ from redis_saver._storage.opaque import fingerprint
 from redis_saver._store.writing import StoredItem
 from redis_saver.errors import EndpointError, ItemMigrationError, RedisSaverError, ThreadMigrationError
 
+BOTH_TIERS = (
+    "To move both tiers, make Redis the source and add --postgres URL, "
+    "in Python migrate(TieredSaver(hot, cold), target)"
+)
+"""Remedy if one of two tiers is the source."""
+
 
 class TaskInfo(NamedTuple):
     """The writes of a task in an outline."""
@@ -37,6 +43,15 @@ class Entry(NamedTuple):
     tasks: Mapping[Task, TaskInfo]
     keys: tuple[bytes, ...] = ()
     """For another package's saver: the keys of the checkpoint and its pending writes."""
+
+
+class Tier(NamedTuple):
+    """What a saver knows of a cold tier behind a thread."""
+
+    in_cold: bool = False
+    """True if the thread is also in a cold tier, which this endpoint does not use."""
+    is_whole: bool = True
+    """False if the cold tier may have more of the thread."""
 
 
 ThreadOutline: TypeAlias = dict[CheckpointKey, Entry]
@@ -93,6 +108,14 @@ class Source(Endpoint):
         """Return one of these threads that is encrypted with keys of ours, or None."""
         return None
 
+    def tier(self, thread: str) -> Tier:  # noqa: ARG002
+        """Return what is known of a cold tier behind a thread."""
+        return Tier()
+
+    def in_cold(self) -> int:
+        """Count the threads that are also in a cold tier, which this endpoint does not use."""
+        return 0
+
     def records(self, thread: str, wanted: Mapping[CheckpointKey, Entry]) -> Iterator[Record]:
         """Iterate over these checkpoints of an outline, in this order. Deleted ones are skipped.
 
@@ -107,7 +130,7 @@ class Source(Endpoint):
             if HEAD in saved.metadata:
                 raise ThreadMigrationError(
                     f"{self.name} has it as the cold tier of a saver with encryption=, so only that saver can open it. "
-                    "In Python, make it the source: migrate(TieredSaver(hot, cold), target)"
+                    f"{BOTH_TIERS}, with its keys"
                 )
             yield saved
 
@@ -190,6 +213,13 @@ class Items(Endpoint):
     def first_encrypted(self, labels: tuple[str, ...]) -> str | None:  # noqa: ARG002
         """Return a partition with such namespaces that is encrypted with keys of ours, or None."""
         return None
+
+    def refuse_copies(self, labels: tuple[str, ...]) -> None:
+        """Refuse a store that has copies of a cold store's items.
+
+        Raises:
+            EndpointError: It is the hot part of a `TieredStore`.
+        """
 
     @abstractmethod
     def look_up(self, items: Sequence[StoredItem]) -> list[ItemOrError | None]:

@@ -23,8 +23,18 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions
 
 from redis_saver._checkpoint.comparing import Record, Task, difference
 from redis_saver._checkpoint.retention import CheckpointKey
-from redis_saver._common.display import shown
-from redis_saver._migrate.endpoints import Endpoint, Entry, ItemOrError, Items, Source, Target, ThreadOutline, item_name
+from redis_saver._common.display import counted, shown
+from redis_saver._migrate.endpoints import (
+    BOTH_TIERS,
+    Endpoint,
+    Entry,
+    ItemOrError,
+    Items,
+    Source,
+    Target,
+    ThreadOutline,
+    item_name,
+)
 from redis_saver._migrate.foreign import ForeignSource
 from redis_saver._migrate.savers import as_endpoint, check_empty
 from redis_saver._migrate.stores import as_items, same_value
@@ -68,7 +78,8 @@ class Report:
     conflicts: list[str] = field(default_factory=list)
     """Threads that differ in the target, each with the difference. They were not changed."""
     failed: list[str] = field(default_factory=list)
-    """Threads that could not be moved unchanged, each with the reason."""
+    """Threads that could not be moved unchanged, each with the reason. First, if the source is the hot tier of a
+    `TieredSaver` and no threads were named: that threads may be missing."""
 
 
 @dataclass
@@ -157,6 +168,11 @@ def migrate(
         names = _checked_names(threads, thread_prefix)
     _check_keys(reader, writer, "thread", partial(reader.first_encrypted, names), plain=plain)
     report = Report(total=len(names))
+    if threads is None and (count := reader.in_cold()):
+        report.failed.append(
+            f"threads that only a cold tier has: {reader.name} has {counted(count, 'thread')} that a cold tier has, "
+            f"too. That may have others, which are missing. {BOTH_TIERS}"
+        )
     show = progress or (lambda _: None)
     moves = (_Move(reader, writer, name, report, show, sample, dry_run, threads is not None).run for name in names)
     return _run(moves, report, show)
@@ -204,6 +220,8 @@ def migrate_items(
     if replace not in (None, "older", "all"):
         raise ValueError(f"replace={shown(replace)}: write 'older', 'all', or None")
     reader, writer = as_items("source", source), as_items("target", target)
+    reader.refuse_copies(namespace)
+    writer.refuse_copies(namespace)
     _check_keys(reader, writer, "partition", partial(reader.first_encrypted, namespace), plain=plain)
     report = ItemsReport()
     move = _ItemsMove(writer, replace, ttl, dry_run, report)
@@ -293,11 +311,18 @@ class _Move:
             there = self.source.outline(self.thread)
             if not there and self.is_named:
                 raise ThreadMigrationError(f"{self.source.name} has no such thread")
+            if not self.source.tier(self.thread).is_whole:
+                raise ThreadMigrationError(f"{self.source.name} has only a part, a cold tier the rest. {BOTH_TIERS}")
             has = self.target.outline(self.thread)
             if conflict := _conflict(self.source.name, there, self.target.name, has):
                 report.conflicts.append(f"thread {shown(self.thread)}: {conflict}")
                 return
             lacking = _lacking_of(there, has, specials=not attempt)
+            if has and lacking and self.target.tier(self.thread).in_cold:
+                raise ThreadMigrationError(
+                    f"{self.target.name} has it, and so has a cold tier, which would not get the rest. In Python, make "
+                    "the saver over both tiers the target: migrate(source, TieredSaver(hot, cold))"
+                )
             if not attempt:
                 had, lacked = bool(has), bool(lacking)
             if self.dry_run:

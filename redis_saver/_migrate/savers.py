@@ -13,6 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from itertools import takewhile
 from typing import Any
@@ -30,7 +31,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from redis_saver._checkpoint import listing
 from redis_saver._checkpoint.comparing import Record, Task, record
 from redis_saver._checkpoint.retention import CheckpointKey, read_references
-from redis_saver._checkpoint.rotating import key_holder
+from redis_saver._checkpoint.rotating import key_holder, key_status
 from redis_saver._checkpoint.saver import Saver, context_of, driver_of
 from redis_saver._client.base import RedisDriver
 from redis_saver._client.sync import SyncDriver
@@ -38,16 +39,19 @@ from redis_saver._common import config, names, postgres
 from redis_saver._common.config import Address
 from redis_saver._common.display import kind_of, shown
 from redis_saver._common.limits import Allowance
-from redis_saver._engine.requests import Command, Operation
-from redis_saver._migrate.endpoints import Entry, Source, Target, TaskInfo, ThreadOutline, special, tasks_of
+from redis_saver._engine.requests import Batch, Command, Operation
+from redis_saver._migrate.endpoints import Entry, Source, Target, TaskInfo, ThreadOutline, Tier, special, tasks_of
 from redis_saver._migrate.foreign import ForeignSource, RedisDocuments, ValkeyStrings
 from redis_saver._storage import codec
 from redis_saver._storage.chunks import Write
 from redis_saver._storage.context import Context
 from redis_saver._storage.keyed import keyed
 from redis_saver._storage.rewrapping import first_encrypted
+from redis_saver._tiered.requests import with_own_errors
+from redis_saver._tiered.saver import TwoTiers, driver_over, tiers_of
+from redis_saver._tiered.thread_info import thread_names
 from redis_saver.encryption import ColdSerializer
-from redis_saver.errors import EndpointError, ThreadMigrationError
+from redis_saver.errors import EndpointError, ThreadDamaged, ThreadMigrationError
 
 _OUR_DATA = re.compile(rb"([^{}]+):\{[^{}]*\}:data", re.DOTALL)
 _MAX_PATTERNS = 3
@@ -73,6 +77,8 @@ def endpoint_of(saver: BaseCheckpointSaver[Any], name: str = "") -> SaverEndpoin
     """Return an endpoint for a saver's class."""
     if isinstance(saver, Saver):
         return OurEndpoint(saver, name)
+    if isinstance(saver, TwoTiers):
+        return TieredEndpoint(saver, name)
     if isinstance(saver, InMemorySaver):
         return MemoryEndpoint(saver, name)
     classes = _classes(saver)
@@ -182,6 +188,16 @@ class OurEndpoint(SaverEndpoint):
     def _outline(self, thread: str) -> ThreadOutline:
         return driver_of(self.saver).run(_survey(self._context, thread))
 
+    def tier(self, thread: str) -> Tier:
+        """Return what Redis notes of a cold tier. Cost: one round trip."""
+        with self.doing("it"):
+            return driver_of(self.saver).run(_tier(self._context, thread))
+
+    def in_cold(self) -> int:
+        """Count the threads that are also in a cold tier. Cost: a scan of all keys, and two round trips per 500."""
+        with self.doing("the threads"):
+            return driver_of(self.saver).run(key_status(self._context)).cold_backed
+
     def _record(self, thread: str, key: CheckpointKey, entry: Entry) -> Record | None:
         read = _read_writes(self._context, thread, key, list(entry.tasks))
         writes = driver_of(self.saver).run(read) if entry.tasks else {}
@@ -227,6 +243,49 @@ def _read_writes(
     for write in codec.decode_writes(context, flat, Address(thread, *key), is_whole=False):
         writes.setdefault((write.task_id, min(write.idx, 0)), write)
     return writes
+
+
+def _tier(context: Context, thread: str) -> Operation[Tier]:
+    keys = context.keyspace.tier_keys(thread)
+    marks = Command(("HMGET", keys.data_key, "@cold_backed", "@complete"))
+    (in_cold, has_all), intents = yield Batch([marks, Command(("EXISTS", keys.intents))])
+    return Tier(in_cold is not None, not intents and (in_cold is None or has_all is not None))
+
+
+class TieredEndpoint(SaverEndpoint):
+    """A `TieredSaver` or `AsyncTieredSaver`. Reads copy nothing to Redis, and threads that it has whole not to cold."""
+
+    saver: Any
+
+    def __init__(self, saver: Any, name: str = "") -> None:
+        """Use a saver. The caller closes it."""
+        super().__init__(saver, name)
+        self._hot = OurEndpoint(saver.hot)
+        self._in_hot: ThreadOutline = {}
+        """The last outline, if Redis has the whole thread."""
+
+    def _threads(self) -> Iterable[str]:
+        return driver_over(self.saver).stream(with_own_errors(thread_names(tiers_of(self.saver))))
+
+    def first_encrypted(self, threads: Sequence[str]) -> str | None:
+        """Return one of these threads that is encrypted: with keys all are, without keys Redis says so."""
+        return super().first_encrypted(threads) or self._hot.first_encrypted(threads)
+
+    def _outline(self, thread: str) -> ThreadOutline:
+        self._in_hot = {}
+        with suppress(ThreadDamaged):  # then `list` repairs it
+            self._in_hot = self._hot.outline(thread)
+        if not self._hot.tier(thread).is_whole:
+            self._in_hot = {}
+        return self._in_hot or super()._outline(thread)
+
+    def _record(self, thread: str, key: CheckpointKey, entry: Entry) -> Record | None:
+        if self._in_hot:
+            with suppress(ThreadDamaged):
+                if (saved := self._hot._record(thread, key, entry)) is not None:  # noqa: SLF001
+                    return saved
+        found = list(self.saver.list(config.to_config(thread, *key)))  # get_tuple would fill Redis
+        return record(found[0], {task: info.path for task, info in entry.tasks.items()}) if found else None
 
 
 class MemoryEndpoint(SaverEndpoint):

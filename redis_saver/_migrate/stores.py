@@ -25,6 +25,7 @@ from redis_saver._store.reading import list_fields
 from redis_saver._store.scripts import together
 from redis_saver._store.store import Store, context_of, driver_of
 from redis_saver._store.writing import Import, StoredItem
+from redis_saver._tiered_store.copies import holds_copies
 
 _OF_ONE_PARTITION = (
     *(errors.StoreDamaged, errors.KeyConflict, errors.UnsupportedFormat, errors.StoreBusy),
@@ -144,6 +145,14 @@ class OurItems(Items):
         """Return a partition that has a data key. One round trip for 500 partitions."""
         holders = [Holder(partition.name, partition.keys[:1]) for partition in self._partitions(labels)]
         return self._run(first_encrypted("store", holders))
+
+    def refuse_copies(self, labels: tuple[str, ...]) -> None:
+        """Refuse copies. Up to three round trips for 256 partitions."""
+        if self._run(holds_copies(self._context, labels)):
+            raise errors.EndpointError(
+                f"{self.name} has copies of items of a cold store, which may have others. Nothing was written. Name "
+                "the cold store instead: postgresql://..., in Python opened_store('postgresql://...', target=...)"
+            )
 
     def _partitions(self, labels: tuple[str, ...]) -> Iterator[Partition]:
         page = self._run(namespaces.partition_page(self._context, labels))

@@ -157,8 +157,7 @@ def in_both(tiers: Tiers, thread: str) -> Tiered[TieredThreadInfo | None]:
 
 def stream_threads(tiers: Tiers, query: ThreadQuery, caught: Errors = ()) -> Generator[Any, Any, None]:
     """Describe each thread that matches a query: first those of hot, then those that only cold has."""
-    # Only Postgres can list threads by pages, so other cold savers are read at once.
-    in_cold = None if tiers.cold_is_postgres else _described((yield ColdCall("list", (None,), is_sealed=True)))
+    in_cold = yield from _all_in_cold(tiers)
 
     def describe(page: Sequence[str]) -> Tiered[list[TieredThreadInfo]]:
         return [info for info in (yield from _joined(tiers, page, in_cold)) if _matches(info, query)]
@@ -181,6 +180,16 @@ def threads_of(context: Context, query: ThreadQuery) -> Stream[ThreadInfo | Dama
         return [info for info in infos if query.is_updated(info.updated_at)]
 
     return _each_once(listing.scan_threads(context), query, describe, CANNOT_BE_READ)
+
+
+def thread_names(tiers: Tiers) -> TieredStream[str]:
+    """Yield the names of all threads of both tiers. Some are yielded twice."""
+    yield from _stream_names(tiers, (yield from _all_in_cold(tiers)))
+
+
+def _all_in_cold(tiers: Tiers) -> Tiered[dict[str, ThreadInfo] | None]:
+    """Describe all threads of cold. None if it is Postgres: only that can list threads by pages."""
+    return None if tiers.cold_is_postgres else _described((yield ColdCall("list", (None,), is_sealed=True)))
 
 
 def _stream_names(tiers: Tiers, in_cold: Mapping[str, ThreadInfo] | None) -> TieredStream[str]:

@@ -24,7 +24,9 @@ MAY_IMPORT = {
     "_cache": {"_engine", "_storage", "encryption"},
     "_checkpoint": {"_engine", "_storage", "encryption"},
     "_store": {"_engine", "_storage", "encryption"},
-    "_migrate": {"_client", "_engine", "_storage", "_checkpoint", "_store", "encryption"},
+    "_migrate": {
+        *("_client", "_engine", "_storage", "_checkpoint", "_store", "_tiered", "_tiered_store", "encryption"),
+    },
     "_tiered": {"_engine", "_serde", "_storage", "_checkpoint", "encryption"},
     "_tiered_store": {"_engine", "_store", "_tiered"},
     "_inspector": {
