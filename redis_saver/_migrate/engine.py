@@ -133,8 +133,9 @@ def migrate(
         source: A saver with synchronous methods, or a source from `opened`. In a worker thread these methods must work
             on any OS thread, as ours do. A saver's values pass through its serializer and the target's. `opened` keeps
             their bytes. For savers of `langgraph-checkpoint-redis`, and for a `ValkeySaver`, the engine reads the keys
-            directly.
-        target: A saver, or a target from `opened`.
+            directly. Of two tiers, pass the saver over both: of its hot tier alone, threads that have only a part
+            there fail, and others may be missing.
+        target: A saver, or a target from `opened`. Of two tiers, the saver over both.
         threads: Names of the threads to copy. A thread that the source lacks counts as failed.
         thread_prefix: Beginning of the names of the threads to copy.
         sample: Number of checkpoints per copied thread to read again and compare in full: the newest one, and others at
