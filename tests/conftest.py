@@ -4,7 +4,7 @@ import gc
 import itertools
 import os
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any

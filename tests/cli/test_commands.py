@@ -11,6 +11,7 @@ import socket
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import psycopg

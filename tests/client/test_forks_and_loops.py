@@ -386,7 +386,7 @@ async def test_ended_loops_and_collected_savers_leave_no_connection(prefix: str)
     saver = AsyncRedisSaver(connect(url_of("redis"), asynchronous=True, client_name=prefix), prefix=prefix)
 
     async def asks() -> None:
-        await asyncio.gather(*(saver.aget_tuple(config(str(number))) for number in range(5)))
+        await asyncio.gather(*(saver.aget_tuple(config(str(number))) for number in range(5)))  # noqa: F821 - see `del`
 
     await asks()
     await asyncio.to_thread(asyncio.run, asks())

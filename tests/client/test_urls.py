@@ -50,7 +50,7 @@ POSTGRES = [
     f"postgresql://me:{{}}@{HERE}/db",
     f"postgresql://me@{HERE}/db?password={{}}",
     f"postgresql://me@{HERE}/db?sslmode=no&sslpassword={{}}",
-    f"postgresql:host=127.0.0.1 port=1 password={{}} dbname=x",
+    "postgresql:host=127.0.0.1 port=1 password={} dbname=x",
     "host=127.0.0.1 port=1 sslpassword='{}'",
 ]
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from contextlib import nullcontext
 from enum import IntEnum
 from pathlib import Path
 
-import pytest
 from tests.support.cases import each
 from tests.support.lua_server import lua51, lua54
 
