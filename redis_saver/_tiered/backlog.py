@@ -49,6 +49,8 @@ class Scanned(NamedTuple):
     """Age of the oldest record in milliseconds."""
     set_aside: int
     """Records that cold refused."""
+    seconds: float
+    """Duration of its requests, except the slowest one: hot may have hung, which must not delay the next scan."""
 
 
 class BacklogCount:
@@ -155,19 +157,23 @@ class BacklogCount:
         """
         keyspace, position, renewed = self._keyspace, None, time.monotonic()
         _, written_before = yield from self.report()
-        dirty: dict[str, None] = {}
+        dirty, took = dict[str, None](), list[float]()
         while True:
             if renews_lease and time.monotonic() - renewed > SCAN_LEASE / 4000:
                 yield Command(("PEXPIRE", keyspace.scanning, SCAN_LEASE))
                 renewed = time.monotonic()
+            began = time.monotonic()
             position, keys = yield Scan(keyspace.dirty_pattern, position)
+            took.append(time.monotonic() - began)
             dirty.update((thread, None) for key in keys if (thread := keyspace.thread_of(key, names.DIRTY)) is not None)
             if position is None:
                 break
         threads, records, oldest, aside = list(dirty), 0, 0, 0
         for first in range(0, len(threads), THREADS_PER_BATCH):
             batch = [keyspace.tier_keys(thread) for thread in threads[first : first + THREADS_PER_BATCH]]
+            began = time.monotonic()
             replies = yield Batch([Call(scripts.BACKLOG_STATS, (keys.dirty, keys.flush), ()) for keys in batch])
+            took.append(time.monotonic() - began)
             for reply in replies:
                 with decoding("the backlog of a thread"):
                     count, age, refused = map(index, reply)
@@ -175,7 +181,7 @@ class BacklogCount:
         result = f"{uuid4().hex} {len(threads)} {records} {oldest} {aside}"
         yield Call(scripts.PUBLISH_BACKLOG, (keyspace.unflushed,), (result, records, written_before, KEPT_FOR))
         self.counts.learn(result)
-        return Scanned(threads, records, oldest, aside)
+        return Scanned(threads, records, oldest, aside, sum(took) - max(took))
 
 
 def pause_flushing(keyspace: Keyspace, seconds: float) -> Operation[None]:

@@ -48,15 +48,15 @@ def scan_in_turn(tiers: Tiers) -> Tiered[list[str]]:
     After an error this process releases the scan lease. If hot does not answer, it keeps the lease's token and may scan
     at the next attempt.
     """
-    key, began = tiers.hot_context.keyspace.scanning, time.monotonic()
-    token, is_scanning = tiers.leases.token(key), False
+    key, is_scanning = tiers.hot_context.keyspace.scanning, False
+    token = tiers.leases.token(key)
     try:
         is_scanning = bool((yield Call(scripts.PUBLISH, (key,), (token, backlog.SCAN_LEASE, b"1"))))
         if not is_scanning:
             yield from tiers.backlog_count.report()
             return []
         scanned = yield from tiers.backlog_count.scan(renews_lease=True)
-        pause = max(backlog.SCAN_INTERVAL, 20 * (time.monotonic() - began))
+        pause = max(backlog.SCAN_INTERVAL, 20 * scanned.seconds)
         yield Call(scripts.PUBLISH, (key,), (b"", int(1000 * pause), b""))
     except BaseException as error:  # also a cancellation: this process may hold the scan lease
         tiers.leases.keep(key, token)

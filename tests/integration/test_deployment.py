@@ -431,6 +431,7 @@ def test_the_nightly_prune_bounds_both_tiers(of_service: dict[str, str], tmp_pat
             graph.invoke({"messages": "hi"}, config)
         saver.flush()
         assert len(list(cold.list(config))) == 24
+        graph.invoke({"messages": "hi"}, config)  # prune flushes it, which needs keys
         in_shell(PRUNE, of_service, tmp_path)
         assert [len(list(each.list(config))) for each in (cold, saver)] == [20, 20]
 

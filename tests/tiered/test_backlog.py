@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,13 +12,14 @@ import pytest
 
 from redis_saver import BacklogFull
 from redis_saver._common.names import Keyspace
-from redis_saver._tiered import backlog, scripts
+from redis_saver._engine.requests import Scan
+from redis_saver._tiered import backlog, scripts, workers
 from redis_saver._tiered.flushing import flush_what_goes
 from tests.support.factories import checkpoint, config, late_id
 from tests.support.seeds import seeds
 from tests.support.tiering import BEHIND, Tiers, drained
 from tests.support.uniform import Uniform
-from tests.support.wrappers import Meanwhile, requests_of, ran, script_of
+from tests.support.wrappers import Around, Meanwhile, requests_of, ran, script_of
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis", "cluster"], indirect=True)
 
@@ -114,6 +116,24 @@ async def test_few_writes_report_the_backlog(tiers: Tiers) -> None:
     scripts_run = requests_of(uniform.saver.hot, script_of)
     await write(uniform, "thread", *range(1, 102))
     assert scripts_run.count(scripts.REPORT_BACKLOG) == 1
+
+
+@pytest.mark.parametrize(("slow", "most"), [(1, backlog.SCAN_INTERVAL), (3, 60)])
+async def test_a_request_that_hangs_does_not_delay_the_next_scan(tiers: Tiers, slow: int, most: float) -> None:
+    """A scan of many keys has many requests, and delays it by 20 times its length."""
+    uniform, pages = await tiers.uniform(**BEHIND), [None, *range(slow)]
+
+    def around(request: Any) -> Any:
+        if isinstance(request, Scan):
+            time.sleep(0.3)
+            pages.pop()
+            return (pages[-1], [])
+        return (yield request)
+
+    Around(uniform.saver, around)
+    await ran(uniform, workers.scan_in_turn(uniform.saver._context))
+    left = tiers.target.raw.pttl(uniform.saver._context.hot_context.keyspace.scanning) / 1000
+    assert (slow - 1) * 6 - 1 < left <= most
 
 
 async def test_a_scan_repairs_a_lost_count(tiers: Tiers) -> None:
