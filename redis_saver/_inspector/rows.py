@@ -124,7 +124,7 @@ class TreeRow(NamedTuple):
 
     entry: Entry
     state: str
-    """Empty, or the first that holds: a task `failed`, is `interrupted`, `tool failed` before it, a task was `answered`."""
+    """The worst of: a task `failed`, it is `interrupted`, a `tool failed` before it, it was `answered`. Or empty."""
     has_failed: bool
     """True if a task failed, or a tool before it, also if a question to a human waits."""
     ran: Sequence[str]

@@ -46,7 +46,7 @@ class Entry(NamedTuple):
 
 
 class Tier(NamedTuple):
-    """What a saver knows of a cold tier behind a thread."""
+    """A saver's knowledge of the cold tier of a thread."""
 
     in_cold: bool = False
     """True if the thread is also in a cold tier, which this endpoint does not use."""
@@ -109,7 +109,7 @@ class Source(Endpoint):
         return None
 
     def tier(self, thread: str) -> Tier:  # noqa: ARG002
-        """Return what is known of a cold tier behind a thread."""
+        """Tell whether a thread is also in a cold tier."""
         return Tier()
 
     def in_cold(self) -> int:

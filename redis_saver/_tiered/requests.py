@@ -28,7 +28,7 @@ class ColdCall(NamedTuple):
     around: Callable[[Tiered[Any]], Tiered[Any]] | None = None
     """Runs the operation that seals or opens the values, and notes its requests (`stats.py`)."""
     waits: bool = False
-    """True: wait for cold without a limit, as flushers do, writes of a store, and reads within a write (`sealing.py`)."""
+    """True: wait for cold without a limit, as flushers, writes of a store, and reads within a write do."""
 
     @property
     def is_read(self) -> bool:
