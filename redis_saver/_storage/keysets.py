@@ -130,16 +130,21 @@ class KeyFile:
                     if knows(found) and not knows(self.keys.secrets):
                         time.sleep(max(0.0, WRITTEN_SECONDS - age))
                         self._look()
-        elif time.monotonic() - self._looked >= LOOK_SECONDS and self._lock.acquire(blocking=False):
+        elif (age := self._age()) >= LOOK_SECONDS and self._lock.acquire(blocking=age >= GONE_SECONDS):
             try:
-                self._look()
+                if self._age() >= LOOK_SECONDS:  # else another caller has looked, for whom this one waited
+                    self._look()
             finally:
                 self._lock.release()
         return self.keys
 
+    def _age(self) -> float:
+        """Return the seconds since the last look. After an idle time all callers wait for the next one to end."""
+        return time.monotonic() - self._looked
+
     def _look(self) -> tuple[Collection[str], float]:
         """Read the file, and use its keys if it is complete. Returns its ids, and the seconds since it has changed."""
-        self._looked = now = time.monotonic()
+        now = time.monotonic()
         try:
             if not self._path.is_file():
                 raise OSError(f"{self._path} is gone, or is no file")
@@ -152,6 +157,8 @@ class KeyFile:
         except (OSError, ValueError) as error:
             _LOG.warning("the keys that were read before stay in use, because the file cannot be used: %s", error)
             return (), 0.0
+        finally:
+            self._looked = now
         return found, age
 
     def _take(self, found: Mapping[str, bytes], age: float) -> None:

@@ -99,9 +99,10 @@ def put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Writ
     Raises:
         Conflict: An item has another version than expected.
     """
-    if not any(write.value for write in writes.values()):
-        return _put(context, partition, writes, texts)
-    return with_partition_key(context, partition, lambda of: _put(of, partition, writes, texts), creates=True)
+    if any(write.value for write in writes.values()):
+        yield from with_partition_key(context, partition, lambda of: _put(of, partition, writes, texts), creates=True)
+    else:
+        yield from _put(context, partition, writes, texts)
 
 
 def _put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Write], texts: Texts) -> Operation[None]:

@@ -141,6 +141,42 @@ def test_the_file_is_read_once_a_second_at_most(alone: File, clock: Clock, monke
     assert len(reads) == 2
 
 
+def test_after_an_idle_time_all_callers_wait_for_the_next_look(
+    alone: File, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise some use a key that was destroyed long ago."""
+    alone.write(text_of("old", "new"))
+    keys, said = Keyset.from_file(alone.path), list[str]()
+    old = keys.wrap(b"d" * 32, CONTEXT, None)
+    alone.write(text_of("new"))
+    clock.ahead += 60
+    is_reading, goes_on, read = threading.Event(), threading.Event(), keysets.KeyFile._read
+
+    def slow(self: Any) -> Any:
+        is_reading.set()
+        assert goes_on.wait(30)
+        return read(self)
+
+    def ask() -> None:
+        try:
+            said.append(str(keys.unwrap(old, CONTEXT)))
+        except KeyUnavailable:
+            said.append("gone")
+
+    monkeypatch.setattr(keysets.KeyFile, "_read", slow)
+    callers = [threading.Thread(target=ask) for _ in range(3)]
+    callers[0].start()
+    assert is_reading.wait(30)
+    for each in callers[1:]:
+        each.start()
+        each.join(0.1)
+    assert said == []
+    goes_on.set()
+    for each in callers:
+        each.join(30)
+    assert said == ["gone"] * 3
+
+
 UNUSABLE = {
     **{"empty": "", "a line break": "\n", "no keys": "no keys", "no text": "\udcff", "no file": None},
     **{"no secret": text_of("new") + "old", "an empty secret": text_of("new") + "old="},

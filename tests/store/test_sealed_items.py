@@ -232,6 +232,18 @@ async def test_key_for_gets_the_name_of_the_partition(target: Target) -> None:
 
 
 @on_redis
+async def test_calls_are_counted_by_their_names(target: Target) -> None:
+    counted = []
+    for store in (encrypted(target), target.store(prefix=f"{target.prefix}-plain")):
+        await store.put(NS, "k", {"n": 1})
+        await store.get(NS, "k")
+        await store.search(NS)
+        await store.delete(NS, "k")
+        counted.append({name: one.calls for name, one in store.saver.stats().operations.items()})
+    assert counted[0] == counted[1] and counted[0]["put"]
+
+
+@on_redis
 async def test_a_known_key_costs_no_round_trip_and_a_plain_store_pays_none(target: Target) -> None:
     async def counted(store: Uniform, call: Any) -> int:
         driver = store.saver._driver
