@@ -108,8 +108,8 @@ class Keyset(KeyProvider):
         Keys that are gone stay in use until it has not changed for ten seconds. If the file cannot be read, all keys
         stay. Both log a warning. To be safe, write another file and rename it.
 
-        Cost: each look reads the file. The asyncio methods of savers do so in a worker thread. After ten seconds without
-        a look, other callers wait for it, too, as a key may have been gone for long.
+        Cost: each look reads the file. The asyncio methods of savers do so in a worker thread. After ten seconds
+        without a look, other callers wait for up to a second for it, as a key may have been gone for long.
 
         Raises:
             OSError: The file cannot be read.

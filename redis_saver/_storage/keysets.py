@@ -19,6 +19,8 @@ MIN_BYTES = 32
 """Smallest size of a key in a text. In code keys may be shorter, as a program does not cut them by mistake."""
 LOOK_SECONDS = 1.0
 """Shortest time between two looks at a file, except for an unknown key."""
+WAIT_SECONDS = 1.0
+"""Maximum time for which a call waits while another one looks at the file, which may hang."""
 WRITTEN_SECONDS = 1.0
 """Time without a change after which a file is taken to be complete."""
 GONE_SECONDS = 10.0
@@ -130,7 +132,7 @@ class KeyFile:
                     if knows(found) and not knows(self.keys.secrets):
                         time.sleep(max(0.0, WRITTEN_SECONDS - age))
                         self._look()
-        elif (age := self._age()) >= LOOK_SECONDS and self._lock.acquire(blocking=age >= GONE_SECONDS):
+        elif (age := self._age()) >= LOOK_SECONDS and self._lock.acquire(timeout=WAIT_SECONDS * (age >= GONE_SECONDS)):
             try:
                 if self._age() >= LOOK_SECONDS:  # else another caller has looked, for whom this one waited
                     self._look()
@@ -139,7 +141,7 @@ class KeyFile:
         return self.keys
 
     def _age(self) -> float:
-        """Return the seconds since the last look. After an idle time all callers wait for the next one to end."""
+        """Return the seconds since the last look. After an idle time all callers wait for the next one."""
         return time.monotonic() - self._looked
 
     def _look(self) -> tuple[Collection[str], float]:

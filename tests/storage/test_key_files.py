@@ -164,6 +164,7 @@ def test_after_an_idle_time_all_callers_wait_for_the_next_look(
             said.append("gone")
 
     monkeypatch.setattr(keysets.KeyFile, "_read", slow)
+    monkeypatch.setattr(keysets, "WAIT_SECONDS", 30.0)
     callers = [threading.Thread(target=ask) for _ in range(3)]
     callers[0].start()
     assert is_reading.wait(30)
