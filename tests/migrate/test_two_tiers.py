@@ -88,6 +88,27 @@ async def test_a_saver_over_both_tiers_moves_all_and_copies_nothing_to_redis(tie
     assert await redis.get_thread("cold") is None and (await redis.get_thread("part")).checkpoints == 1
 
 
+@pytest.mark.parametrize("target_name", ["redis", "cluster"], indirect=True)
+async def test_records_that_wait_for_cold_are_moved_too(tiers: Tiers) -> None:
+    """Redis has a part of the thread, and Postgres lacks some of that part."""
+    saver = await lived(tiers)
+    await chain(saver, "part", 2)
+    await saver.put_writes((await saver.get_tuple(config("part"))).config, [("n", "late")], "task")
+    target = InMemorySaver()
+    report = await asyncio.to_thread(migrate, saver.saver, target, threads=["part"])
+    assert (report.moved, report.failed) == (1, [])
+    expected = await asyncio.to_thread(history, saver.saver, "part")
+    assert history(target, "part") == expected and len(expected) == 6 and expected[-1][3]
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+async def test_while_postgres_is_away_nothing_is_written(tiers: Tiers, tmp_path: Path) -> None:
+    await lived(tiers)
+    words = ("export", tiers.target.url, str(tmp_path / "file"), "--source-prefix", tiers.target.prefix)
+    ran = Ran(*words, "--postgres", "postgresql://127.0.0.1:1/x")
+    assert ran.code == 2 and "127.0.0.1" in ran.err and not (tmp_path / "file").exists()
+
+
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("encrypted", [False, True])
 async def test_the_commands_move_both_tiers_with_postgres(
