@@ -102,10 +102,12 @@ async def test_rows_tell_what_happened_in_turns(target: Target) -> None:
 
 
 @pytest.mark.parametrize("answer", [None, "yes"])
-def test_a_tool_that_failed_before_a_question_is_still_a_failure(answer: str | None) -> None:
+@pytest.mark.parametrize("place", ["redis", "encrypted", "cold"])
+def test_a_tool_that_failed_before_a_question_is_still_a_failure(answer: str | None, place: str) -> None:
     """The question is of the checkpoint that the tool made."""
     wrong = ToolMessage("it is **locked**", tool_call_id="1", name="find", status="error")
-    saver, where = embedded(), config("t")
+    hot, where = embedded(encryption=encryption() if place == "encrypted" else None), config("t")
+    saver: Any = TieredSaver(hot, InMemorySaver()) if place == "cold" else hot
     graph = StateGraph(MessagesState).add_node("tools", lambda _: {"messages": [wrong]})
     graph.add_node("ask", lambda _: {"messages": [interrupt("Go on?")]}).add_edge(START, "tools").add_edge(
         "tools", "ask"
@@ -116,7 +118,9 @@ def test_a_tool_that_failed_before_a_question_is_still_a_failure(answer: str | N
     if answer:
         compiled.invoke(Command(resume=answer), where)
         said, states = "asked: Go on?, answered: yes", ["tool failed"]
-    (turn,) = turns(Source(saver).entries("t", None, None, 100, longest=PREVIEWED))
+    if place == "cold":
+        hot.delete_thread("t")
+    (turn,) = turns(Source(saver).entries_of_both("t", None, None, 100, longest=PREVIEWED))
     (failed,) = [row for row in turn.rows if row.has_failed]
     assert failed.notice == f"tool find failed: it is **locked**, {said}"
     assert turn.states == states and turn.has_failed and failed.state == states[0]
