@@ -106,9 +106,10 @@ def _migrate(
         raise EndpointError("--namespace and --replace are only for items of a store: add --store, or leave them out")
     if threads and thread_prefix:
         raise EndpointError("--thread and --thread-prefix: write only one of the two")
-    there = opened(source, target=False, prefix=source_prefix, encryption=encryption)
     if postgres:
         there = _both_tiers(source, postgres, source_prefix, encryption)
+    else:
+        there = opened(source, target=False, prefix=source_prefix, encryption=encryption)
     here = opened(target, target=True, prefix=target_prefix, ttl=ttl, encryption=of_target)
     options = {"threads": threads, "thread_prefix": thread_prefix, "sample": sample, "plain": plain, "dry_run": dry_run}
     return _move(migrate, there, here, options, as_json=as_json)

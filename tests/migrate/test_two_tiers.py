@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import sys
+from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from tests.support.commands import Ran
-from tests.support.factories import chain, config, ids
+from tests.support.factories import chain, config, ids, late_id, put
 from tests.support.tenants import SECRETS, threads_of
 from tests.support.store_tiering import StoreTiers
 from tests.support.tiering import Tiers
@@ -99,6 +101,36 @@ async def test_records_that_wait_for_cold_are_moved_too(tiers: Tiers) -> None:
     assert (report.moved, report.failed) == (1, [])
     expected = await asyncio.to_thread(history, saver.saver, "part")
     assert history(target, "part") == expected and len(expected) == 6 and expected[-1][3]
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+async def test_a_command_that_lacks_a_class_moves_its_values(
+    tiers: Tiers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also of a thread that only Postgres has, and of one of which Redis has a part."""
+    order = make_dataclass("Order", [("number", int)])
+    order.__module__ = __name__
+    monkeypatch.setattr(sys.modules[__name__], "Order", order, raising=False)
+    saver, file = await tiers.uniform(mode="write-behind", flusher=False), str(tmp_path / "file")
+    for name in ("cold", "part"):
+        await saver.get_tuple(config(name))
+        for number in (1, 2):
+            where = await put(saver, config(name), {"order": order(number)}, checkpoint_id=late_id(number))
+        await saver.put_writes(where, [("order", order(3))], "task")
+    await saver.flush()
+    tiers.evict(thread="cold")
+    tiers.evict(thread="part")
+    await saver.get_tuple(config("part"))
+    before = {name: history(saver.saver, name) for name in ("cold", "part")}
+    monkeypatch.delattr(sys.modules[__name__], "Order")
+    assert Ran(
+        "export", tiers.target.url, file, "--source-prefix", tiers.target.prefix, "--postgres", tiers.url
+    ).all_well
+    monkeypatch.setattr(sys.modules[__name__], "Order", order, raising=False)
+    target = InMemorySaver()
+    with opened(f"file:{file}", target=False) as source:
+        assert migrate(source, target).moved == 2
+    assert {name: history(target, name) for name in before} == before
 
 
 @pytest.mark.parametrize("flavour", ["sync"])
