@@ -175,6 +175,8 @@ class Tiers:
         """Hot for flushers, with a chunk cache of their own."""
         self.cold_is_postgres: bool = postgres.has_history(cold)
         """True if cold is LangGraph's Postgres saver with known tables (`postgres.py`)."""
+        self.cold_is_redis: bool = isinstance(cold, Saver)
+        """True if cold is a saver of this package on Redis."""
         self.lists_by_id: bool = any(kind.__module__.startswith(_LISTS_BY_ID) for kind in type(cold).__mro__)
         """True if cold is known to list checkpoints by descending id."""
         self.stores_json: bool = self.lists_by_id

@@ -87,8 +87,8 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str], *, force: bool = False
     """Delete the checkpoints of some runs in cold. Hot drops the threads that have such checkpoints.
 
     Raises:
-        StillNeeded: A remaining checkpoint is rebuilt from one of them. Over Postgres, nothing was deleted, and this is
-            not raised with `force`. A `RedisSaver` as cold decides by itself.
+        StillNeeded: A remaining checkpoint is rebuilt from one of them. Over Postgres, nothing was deleted. Not raised
+            with `force`.
         ThreadBusy: Others kept writing such a thread, so its coalesced checkpoints could not be flushed first.
         NotImplementedError: Cold cannot delete by run. Nothing was deleted.
     """
@@ -114,8 +114,9 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str], *, force: bool = False
             tiers.leases.keep(intent.keys.intents, intent.token)
         raise
     refused: StillNeeded | None = None
+    forced = {"force": True} if force and tiers.cold_is_redis else {}
     try:
-        yield from change_cold(begun, ColdCall("delete_for_runs", (run_ids,)))
+        yield from change_cold(begun, ColdCall("delete_for_runs", (run_ids,), forced))
     except StillNeeded as error:  # of a `RedisSaver`, which may have changed other threads before
         refused = error
     for intent in begun:

@@ -78,6 +78,20 @@ async def test_hot_drops_what_a_cold_saver_removed_before_it_refused_the_rest(ti
     assert not any(tiers.target.raw.exists(keys_of(tiers, thread).intents) for thread in ("first", "second"))
 
 
+@pytest.mark.plain("it replaces cold")
+async def test_a_saver_on_redis_as_cold_is_forced_too(tiers: Tiers) -> None:
+    cold = tiers.target.uniform(prefix=f"{tiers.target.prefix}-cold")
+    uniform = await tiers.uniform(cold=cold.saver)
+    await talk(uniform, 3)
+    with pytest.raises(StillNeeded, match="force=True"):
+        await uniform.delete_for_runs(["run-2"])
+    assert await of_run(uniform, 2)
+    await uniform.delete_for_runs(["run-2"], force=True)
+    assert not await of_run(uniform, 2)
+    assert not await of_run(cold, 2)
+    assert await of_run(uniform, 3)
+
+
 async def test_a_forced_deletion_is_found_by_check(tiers: Tiers) -> None:
     """Hot has the newest checkpoint, and cold lacks an ancestor that hot lacks, too."""
     uniform = await tiers.uniform()
