@@ -136,7 +136,7 @@ _KEPT_VERSIONS = (
 )
 _FORGET_PARENTS = (
     "UPDATE checkpoints SET parent_checkpoint_id = NULL "
-    "WHERE thread_id = %s AND checkpoint_ns = %s AND parent_checkpoint_id <> ALL(%s)"
+    "WHERE thread_id = %s AND checkpoint_ns = %s AND parent_checkpoint_id <> ALL(%s) RETURNING checkpoint_id"
 )
 _COUNT = """
 SELECT (SELECT count(*) FROM checkpoints WHERE thread_id = %s) AS checkpoints,
@@ -294,8 +294,11 @@ def count_thread(thread_id: str) -> Statements[Pruned]:
     return Pruned(row["checkpoints"], row["writes"], row["blobs"], sum(info.bytes for info in described))
 
 
-def prune_thread(thread_id: str, retention: Retention) -> Statements[Pruned]:
+def prune_thread(thread_id: str, retention: Retention) -> Statements[tuple[Pruned, bool]]:
     """Remove the checkpoints that a retention does not keep. Sees one snapshot of the thread.
+
+    Returns the removed amounts, and whether anything changed: also a parent that was gone before is forgotten, as
+    `PostgresSaver.prune` does.
 
     Raises:
         NotImplementedError: The thread uses a `DeltaChannel`. `PostgresSaver.prune` raises the same. Nothing was
@@ -307,14 +310,14 @@ def prune_thread(thread_id: str, retention: Retention) -> Statements[Pruned]:
         raise uses_delta_channel(thread_id)
     outline = {(row["ns"], row["id"]): row for row in rows}
     keep = _kept(outline, retention)
-    total = Pruned()
+    total, changed = Pruned(), False
     for ns in {ns for ns, _ in outline}:
         gone = [checkpoint_id for of, checkpoint_id in outline if of == ns and (ns, checkpoint_id) not in keep]
         if gone:
             total = added(total, (yield from delete_checkpoints(thread_id, ns, gone)))
-        # Includes checkpoints whose parent was gone before, as `PostgresSaver.prune` does.
-        yield _FORGET_PARENTS, (thread_id, ns, [checkpoint_id for of, checkpoint_id in keep if of == ns])
-    return total
+        forgetful = yield _FORGET_PARENTS, (thread_id, ns, [checkpoint_id for of, checkpoint_id in keep if of == ns])
+        changed = changed or bool(gone or forgetful)
+    return total, changed
 
 
 def threads_with_delta_channels(thread_ids: Sequence[str]) -> Statements[list[str]]:

@@ -126,7 +126,7 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str], *, force: bool = False
 
 
 def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Tiered[Pruned]:
-    """Prune threads in cold. Hot drops them. Returns the removed amounts, which only Postgres reports.
+    """Prune threads in cold. Hot drops those that changed. Returns the removed amounts, which only Postgres reports.
 
     Raises:
         NotImplementedError: Cold cannot prune such a thread. The thread was not changed.
@@ -144,10 +144,13 @@ def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_r
             if not dry_run:
                 yield from delete_thread(tiers, thread)
         elif dry_run:
-            total = added(total, (yield ColdCall("prune_thread", (thread, kept), {"dry_run": True})))
+            removed, _ = yield ColdCall("prune_thread", (thread, kept), {"dry_run": True})
+            total = added(total, removed)
         else:
-            writer, call = writer_of(tiers.hot_context, thread), ColdCall("prune_thread", (thread, kept))
-            total = added(total, (yield from change(tiers, thread, writer, call)))
+            intent = yield from begin_intent(tiers, thread, writer_of(tiers.hot_context, thread))
+            removed, changed = yield from change_cold([intent], ColdCall("prune_thread", (thread, kept)))
+            yield from intents.give_up(tiers, intent) if changed else intents.release_all([intent])
+            total = added(total, removed)
     return total
 
 

@@ -217,6 +217,28 @@ async def test_prune_removes_the_same_checkpoints_from_both_tiers(tiers: Tiers, 
     assert await uniform.get_tuple(config()) is None
 
 
+@both_modes
+async def test_hot_keeps_a_thread_that_a_prune_does_not_change(tiers: Tiers, mode: dict[str, Any]) -> None:
+    """A prune of all threads each night would else empty hot. A parent that was gone before is a change, too."""
+    uniform = await tiers.uniform(**mode)
+    await chain(uniform, "thread", 3)
+    await drained(uniform)
+    assert await uniform.get_tuple(config()), "hot is filled"
+
+    async def stays(pruned: Pruned) -> bool:
+        is_there = bool(tiers.target.raw.exists(keys_of(tiers).index_key))
+        assert not tiers.target.raw.exists(keys_of(tiers).intents)
+        assert await uniform.get_tuple(config()), "hot is filled again"
+        assert tiers.target.raw.exists(keys_of(tiers).index_key)
+        return is_there
+
+    assert await stays(await uniform.prune(["thread"], keep_last=3))
+    assert not await stays(await uniform.prune(["thread"], keep_last=2))
+    assert await stays(await uniform.prune(["thread"], keep_last=2))
+    tiers.sql("UPDATE checkpoints SET parent_checkpoint_id = 'gone' WHERE parent_checkpoint_id IS NULL RETURNING 1")
+    assert not await stays(await uniform.prune(["thread"], keep_last=2))
+
+
 async def test_a_prune_that_conflicts_with_another_is_repeated(tiers: Tiers) -> None:
     """Else Postgres refuses the one that waited for the other's rows, or that ended in a deadlock with it."""
     uniform = await tiers.uniform()
