@@ -1,9 +1,8 @@
--- Reads or changes when a thread expires.
+-- Changes when a thread expires.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- ARGV[1] action     'get'    only read
---                    'set'    give it its own TTL
+-- ARGV[1] action     'set'    give it its own TTL
 --                    'clear'  return to the default
 --                    'pin'    keep it for ever
 --                    'unpin'  the same as 'clear', if it is pinned
@@ -21,7 +20,7 @@ local meta, problem = open_thread(index, data)
 if problem then return problem end
 if not meta then return false end
 
-if action == 'unpin' then action = meta.ttl == '0' and 'clear' or 'get' end
+if action == 'unpin' and meta.ttl == '0' then action = 'clear' end
 if action == 'set' then
   touch(index, data, { dirty = meta.dirty }, '', ttl)
 elseif action == 'clear' or action == 'pin' then

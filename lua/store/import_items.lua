@@ -42,6 +42,7 @@ local FIRST, EACH = 4, 8
 
 --- @include lib/store_items
 --- @include lib/documents
+--- @include lib/unwritten
 
 -- Counts the items with a version from this one to `many - 1` above it. No two items have the same version.
 local function count_versions(version, many)
@@ -67,7 +68,7 @@ end
 local state, reply, micros, now = open_swept({ MORE }, nil, nil, true)
 if reply then return reply end
 if state and not documents[1] and documents_of(state) then return { DOCUMENTED } end
-if has_other_key(state, key) then return { OTHER_KEY } end
+if has_other_key(state, key) then return unwritten({ OTHER_KEY }) end
 
 -- Check, before anything is written.
 local fields = {}
@@ -86,7 +87,7 @@ for i = 1, #fields do
     longest = math.max(longest, ttl == '0' and math.huge or math.max(deadline - now, 1))
   end
 end
-if not chosen[1] then return conflicts[2] and conflicts or 0 end
+if not chosen[1] then return unwritten(conflicts[2] and conflicts or 0) end
 state, reply = prepare(state, key, token, announced, longest, now, true)
 if reply then return reply end
 

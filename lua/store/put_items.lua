@@ -75,6 +75,7 @@ end
 
 --- @include lib/store_items
 --- @include lib/documents
+--- @include lib/unwritten
 
 local fields, is_put = {}, false
 for i = 1, MANY do
@@ -93,13 +94,13 @@ for i = 1, MANY do
   local at = FIRST + (i - 1) * EACH
   local expected, ttl, put, value = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   local _, version, _, made_by = head_of(records[i] or '')
-  if is_other_key and value ~= '' then return { OTHER_KEY } end
+  if is_other_key and value ~= '' then return unwritten({ OTHER_KEY }) end
   if records[i] and not version then
     return redis.error_reply('PARTITION a record cannot be read')
   end
   if expected ~= '' and made_by ~= put and (version or '0') ~= expected then
     local is_known = string.find(redis.call('HGET', items, '@compared') or '', ARGV[7] .. ' ', 1, true)
-    return is_known and 0 or { CONFLICT, i, version or '0' }
+    return unwritten(is_known and 0 or { CONFLICT, i, version or '0' })
   end
   is_compared = is_compared or expected ~= ''
   if value ~= '' then
@@ -112,7 +113,7 @@ if is_put then
 elseif state then
   take_announcement(state, token, announced)
 else
-  return 0
+  return unwritten(0)
 end
 
 -- Build and commit.
@@ -146,7 +147,7 @@ if has_documents then
   end
   if embedded[1] then changed[#changed + 1], changed[#changed + 2] = '@documents', mark end
 end
-if not changed[1] and not removed[1] then return 0 end
+if not changed[1] and not removed[1] then return unwritten(0) end
 commit(state, changed)
 if is_compared and state.count > 0 then remember() end
 return state.count == 0 and { EMPTIED, text_of(state.token) } or 0

@@ -180,7 +180,7 @@ def _time_left(amount: int) -> timedelta | None:
 
 def get_ttl(context: Context, thread: str) -> Operation[timedelta | None]:
     """Return the time until a thread expires. None if it does not expire, or does not exist."""
-    left = yield expiring(context, thread, "get", None)
+    left = yield Call(scripts.GET_TTL, context.keyspace.keys(thread), ())
     with decoding("the deadline of thread {!r}", thread):
         return None if left is None else _time_left(left)
 
@@ -207,7 +207,7 @@ def not_there(thread: str) -> ThreadNotFound:
 
 
 def expiring(context: Context, thread: str, action: str, own: int | None) -> Call:
-    """Return the request that reads or changes a thread's deadline.
+    """Return the request that changes a thread's deadline.
 
     It is answered with the milliseconds left, or None if there is no such thread.
     """

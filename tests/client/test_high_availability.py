@@ -29,7 +29,7 @@ from tests.support.acl import acl_rule
 from tests.support.counting import Counted
 from tests.support.factories import chain, checkpoint, config, ids, put
 from tests.support.proxy import Proxy
-from tests.support.uniform import Target, Uniform
+from tests.support.uniform import Target, Uniform, encryption
 
 SYNC_AND_ASYNC = ["sync", "async"]
 WITH = [*(("redis", flavour) for flavour in SYNC_AND_ASYNC), *((program, "async") for program in PROGRAMS[1:])]
@@ -328,6 +328,17 @@ async def test_a_replica_is_readable_unless_a_primary_is_required(mine: Target, 
         with pytest.raises(redis.ReadOnlyError):
             print(name, await read(refusing))
     await of_replica.close()
+
+
+@on("pair")
+@pytest.mark.parametrize("encrypts", [False, True])
+async def test_reads_wait_for_no_replica(mine: Target, pair: Any, encrypts: bool) -> None:
+    """Also that of the health check. `min_replicas` concerns writes."""
+    settings: Any = {"encryption": encryption()} if encrypts else {}
+    await chain(mine.uniform(**settings), "thread", 3)
+    lonely = mine.uniform(min_replicas=2, replica_timeout=0.1, **settings)
+    for read in READS.values():
+        await read(lonely)
 
 
 @on("pair")

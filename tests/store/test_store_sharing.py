@@ -99,6 +99,17 @@ async def test_require_primary_refuses_a_replica(target: Target) -> None:
         strict.search(()),
         strict.count(NS),
         strict.search(NS, filter={"n": 1}),
+        # What there is nothing to write for
+        *(
+            each
+            for store in (strict, reader)
+            for each in (
+                store.delete(NS, "absent"),
+                store.delete(("absent",), "k"),
+                store.put(NS, "k", {"n": 2}, if_version=5),
+                store.put(NS, "new", {"n": 2}, if_version=5),
+            )
+        ),
     ]
     for call in calls:
         with pytest.raises(redis.exceptions.ReadOnlyError):
