@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import typer
 from langchain_core.messages import BaseMessage
@@ -24,7 +24,7 @@ from redis_saver._common.config import Address
 from redis_saver._common.display import counted, printable, shown
 from redis_saver._inspector import picture
 from redis_saver._inspector.health import OTHER_PREFIX
-from redis_saver._inspector.rows import PREVIEWED, TreeRow, Turn, is_routine, list_threads, page_of, text_tree
+from redis_saver._inspector.rows import PREVIEWED, Order, TreeRow, Turn, is_routine, list_threads, page_of, text_tree
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.values import ago, gist, moment, named, nothing, owner_text, state_of
 from redis_saver._migrate.files import new_file
@@ -143,7 +143,6 @@ def short(value: Any) -> str:
     return cut if cut.isprintable() else shown(cut)
 
 
-_Order: TypeAlias = Literal["updated", "oldest", "bytes", "checkpoints", "ttl", "name"]
 _CODES = """Exit codes:
     0: success.
 {}    2: there is no such thread or checkpoint, a URL or a login is wrong, or a package is missing.
@@ -167,7 +166,7 @@ def _threads(
     pinned: bool | None = typer.Option(None, "--pinned/--not-pinned"),
     dirty: bool | None = typer.Option(None, "--dirty/--clean"),
     owned: bool | None = typer.Option(None, "--owned/--free"),
-    sort: _Order = "updated",
+    sort: Order = "updated",
     limit: int = typer.Option(50, min=1, max=MAX_NUMBER),
     watch: bool = False,
     as_json: bool = JSON,
@@ -202,7 +201,7 @@ def _threads(
     before, has_seen_all = dict[str, int](), False
     with servers.savers() as savers:
         for clear in screen.looks(watch=watch):
-            listing = list_threads(savers.source, query, "expires" if sort == "ttl" else sort, limit)
+            listing = list_threads(savers.source, query, sort, limit)
             if not as_json:
                 clear()
             for info in listing.damaged:

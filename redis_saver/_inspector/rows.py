@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from langchain_core.messages import BaseMessage, HumanMessage
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, TASKS
@@ -36,7 +36,8 @@ from redis_saver._tiered.thread_info import Damaged
 # -- threads
 
 _NEVER = datetime.min.replace(tzinfo=timezone.utc)
-ORDERS: dict[str, Callable[[Any], Any]] = {
+Order: TypeAlias = Literal["updated", "oldest", "bytes", "checkpoints", "expires", "name"]
+ORDERS: dict[Order, Callable[[Any], Any]] = {
     "updated": lambda info: info.updated_at or _NEVER,
     "oldest": lambda info: -(info.updated_at or _NEVER).timestamp(),
     "bytes": lambda info: info.bytes,
@@ -59,14 +60,14 @@ class Listing:
 
 
 def list_threads(
-    source: Source, query: ThreadQuery, order: str, limit: int, is_over: Callable[[], bool] = lambda: False
+    source: Source, query: ThreadQuery, order: Order, limit: int, is_over: Callable[[], bool] = lambda: False
 ) -> Listing:
     """Read the information about all threads that match, and keep the first ones of an order.
 
     Args:
         source: Saver to ask.
         query: Filters.
-        order: A name in `ORDERS`.
+        order: Which threads come first.
         limit: Maximum number of threads to keep.
         is_over: Checked before each request. True ends the search.
     """

@@ -19,6 +19,7 @@ from redis_saver._inspector.pages import NO_CONTENT, Query, Refused, Values, nee
 from redis_saver._inspector.rows import (
     ORDERS,
     PREVIEWED,
+    Order,
     Turn,
     drawn,
     is_own,
@@ -58,13 +59,13 @@ class ThreadPages:
         try:
             query, order, page = read_filters(arguments)
         except ValueError as error:
-            return {"status": 400, "listing": None, "wrong": str(error)}
+            return {"status": 400, "listing": None, "orders": ORDERS, "wrong": str(error)}
         limit = Limit(SEARCH_SECONDS)
         listing = list_threads(self._source, query, order, page * LISTED, limit)
         rows, opened = listing.threads[(page - 1) * LISTED :], _moment(arguments, "opened")
         return {
             "listing": listing, "is_partial": limit.is_over, "rows": rows, "said": self._said(rows), "opened": opened,
-            "named": listing.damaged[:MAX_NAMED],
+            "named": listing.damaged[:MAX_NAMED], "orders": ORDERS,
             "page": page, "is_last": page == MAX_PAGES, "has_more": listing.count > page * LISTED, "wrong": "",
         }  # fmt: skip
 
@@ -290,7 +291,7 @@ MAX_NAMED = 20
 _EITHER = {"": None, "yes": True, "no": False}
 
 
-def read_filters(fields: Query) -> tuple[ThreadQuery, str, int]:
+def read_filters(fields: Query) -> tuple[ThreadQuery, Order, int]:
     """Read the query, the order and the page number from the fields of the form.
 
     Raises:
@@ -310,7 +311,7 @@ def read_filters(fields: Query) -> tuple[ThreadQuery, str, int]:
         dirty=_EITHER[_choice(fields, "dirty", _EITHER)],
         owned=_EITHER[_choice(fields, "owned", _EITHER)],
     )
-    return query, _choice(fields, "sort", ("", *ORDERS)) or "updated", page
+    return query, _choice(fields, "sort", ("", *ORDERS)) or "updated", page  # type: ignore[return-value]
 
 
 def _choice(fields: Query, name: str, choices: Collection[str]) -> str:

@@ -12,7 +12,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict, get_args
 
 import psycopg
 import pytest
@@ -31,6 +31,7 @@ from redis_saver._cli.app import app
 from redis_saver._cli.main import main
 from redis_saver._engine.requests import Batch
 from redis_saver._inspector import health
+from redis_saver._inspector.rows import Order
 from redis_saver._migrate import opening
 from redis_saver._tiered.thread_info import Damaged, threads_of
 from redis_saver.encryption import Encryption, Keyset
@@ -150,6 +151,26 @@ def test_threads_are_listed_filtered_and_sorted(place: Place) -> None:
     assert (one["state"], one["checkpoints"], one["ttl"], one["pinned"]) == ("interrupted", 5, None, False)
     place.run("threads", "--limit", "1")
     assert place.err.endswith(", 1 of them not shown\n")
+
+
+def test_threads_come_in_each_order(place: Place) -> None:
+    for name, day, length, count, ttl in (("a", 20, 500, 2, "3d"), ("b", 22, 100, 1, "1d"), ("c", 21, 1, 3, "2d")):
+        for at in range(count):
+            made = checkpoint({"n": "x" * length}, {"n": "1"}, checkpoint_id=f"{at}")
+            made["ts"] = f"2026-11-{day}T10:00:00+00:00"
+            place.saver.put(config(name), made, {"source": "loop", "step": at, "parents": {}}, {"n": "1"})
+        place.saver.set_thread_ttl(name, ttl)
+    expected = {
+        "updated": "bca",
+        "oldest": "acb",
+        "bytes": "acb",
+        "checkpoints": "cab",
+        "expires": "bca",
+        "name": "abc",
+    }
+    assert expected.keys() == {*get_args(Order)}
+    for order, names in expected.items():
+        assert "".join(one["thread_id"] for one in place.json("threads", "--sort", order)) == names, order
 
 
 @pytest.mark.parametrize("error", [ThreadDamaged("gone"), ClusterMoving("a slot is moving")])

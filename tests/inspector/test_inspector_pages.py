@@ -6,7 +6,7 @@ import asyncio
 import re
 import threading
 import time
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import fakeredis
@@ -23,6 +23,7 @@ from starlette.routing import Mount
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver, inspector
 from redis_saver._checkpoint.auditing import Entry
 from redis_saver._inspector import app, rows, thread_pages
+from redis_saver._inspector.rows import ORDERS, Order
 from redis_saver._inspector.source import Source
 from tests.support.factories import chain, config, put
 from tests.support.inspecting import HOSTILE, SECRET, TOKEN, browser, check_markup, crawled, embedded, links
@@ -130,6 +131,12 @@ async def test_a_search_without_results_has_a_time_limit(monkeypatch: pytest.Mon
     assert "found in 5 seconds" in text and calls == []
 
 
+async def test_threads_have_the_orders_of_the_command() -> None:
+    text = await opened(embedded(), page("", sort="bytes"))
+    (select,) = re.findall(r'<select name="sort">(.*?)</select>', text)
+    assert re.findall(r"<option[^>]*>(\w+)</option>", select) == [*get_args(Order)] == [*ORDERS]
+
+
 async def test_pages_list_each_thread_once() -> None:
     saver, names = embedded(), list[str]()
     for at in range(120):
@@ -138,6 +145,7 @@ async def test_pages_list_each_thread_once() -> None:
         url: str | None = "/?sort=name"
         while url:
             text = (await client.get(url)).text
+            assert "<option selected>name</option>" in text
             names += re.findall(r'href="/thread\?id=([^"]*)"', text)
             following = f"page={len(names) // 50 + 1}" if len(names) % 50 == 0 else "no such link"
             url = next((one for one in links(text) if following in one), None)
