@@ -28,7 +28,7 @@ local index, data = KEYS[1], KEYS[2]
 local member, regular, count, default, own = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 
 local meta, problem, found = open_thread(index, data, member, '@key')
-problem = problem or check_key(data, meta, found[5], ARGV[6])
+problem = problem or check_key(meta, found[5], ARGV[6])
 if problem then return problem end
 if meta and not found[4] and regular ~= '' and #ARGV == 7 and ARGV[7] == '' then -- these are the task's first writes, all regular
   meta.bytes, meta.writes = meta.bytes + #regular, meta.writes + count

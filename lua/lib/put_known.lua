@@ -17,7 +17,7 @@ local function look_up(index, data, argv)
     local some = redis.call('HMGET', data, unpack(argv, FIELDS + from, FIELDS + math.min(from + 999, count)))
     for i = 1, #some do found[SEEN + from + i - 1] = some[i] end
   end
-  return meta, problem or check_key(data, meta, found[6], argv[14]), found
+  return meta, problem or check_key(meta, found[6], argv[14]), found
 end
 
 -- Counts the checkpoints of the put's namespace. Returns the history limit if the caller must prune, because there are

@@ -122,7 +122,7 @@ end
 -- Opens the thread and stores the pending writes of a task. Returns the result of put_any_writes, or a problem.
 local function put_task(index, data, argv, last, is_home)
   local meta, problem, found = open_thread(index, data, argv[1], '@key')
-  problem = problem or check_key(data, meta, found[5], argv[6])
+  problem = problem or check_key(meta, found[5], argv[6])
   if problem then return problem end
   return put_any_writes(index, data, argv, last, meta, found, is_home)
 end

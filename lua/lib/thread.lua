@@ -53,7 +53,7 @@ end
 -- Returns an error unless the caller has the data key of the thread, or neither has one.
 -- stored: the field @key, or false. key: the caller's data key: its id of 16 bytes, and the wrapped key if the thread may
 -- be new; '' if the caller does not encrypt.
-local function check_key(data, meta, stored, key)
+local function check_key(meta, stored, key)
   local has = meta and stored or ''
   if string.sub(has, 1, 16) == string.sub(key, 1, 16) or not meta and #key > 16 then return nil end
   return redis.error_reply('OTHERKEY the data key of the thread is not the one that the caller uses')

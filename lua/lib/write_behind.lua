@@ -19,7 +19,7 @@ local function standing(data, intents, lease, dirty, fill, gain, ns, needed, is_
   local fields = { '@state', '@cold_backed', '@deferred_ttl', '@complete', latest, needed, '@key' }
   local found = redis.call('HMGET', data, unpack(fields))
   local there, home, is_dirty, whole, newest, has_needed, own_key = unpack(found, 1, 7)
-  if check_key(data, there, own_key, key) then return '', '' end
+  if check_key(there, own_key, key) then return '', '' end
   if there and (not home or is_dirty and redis.call('EXISTS', dirty) == 0) then return nil end
   local granted = redis.call('HMGET', lease, 'token', 'barrier')
   if granted[2] then return nil end

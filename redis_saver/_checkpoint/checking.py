@@ -47,11 +47,6 @@ _COUNT = "only threads() and prune() show this number; copy_thread() makes a cop
 _FOREIGN = "another program wrote it, and nothing reads it; remove it with HDEL or ZREM"
 _CONFLICT = "find out which program owns that key; then choose another prefix, or remove the key"
 _INDEX = "copy_thread() makes a copy with a new index"
-_MARKS = (
-    *(b"@state", b"@ttl", b"@gc_roots", b"@rewritten", b"@cold_backed", b"@complete", b"@has_latest", b"@no_task_path"),
-    *(b"@deferred_ttl", b"@cold_gaps", b"@flushed_head", b"@copy", b"@copy_pages", b"@key"),
-    *(b"@history", b"@over_at", b"@trim_at", b"@sweep_at"),
-)
 
 
 class Finding(NamedTuple):
@@ -385,7 +380,7 @@ class Inventory:
             if kind == chunks.LIST:
                 self._lists[field] = chunk
                 chunks.children(chunk[:1], chunk[1:])
-        elif field.startswith(_MARKS):
+        elif field.startswith(retention.FIELDS):
             self.marks.add(field)
             if field == retention.STRAY:
                 self._strays = unpack(stored)

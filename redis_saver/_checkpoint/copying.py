@@ -11,7 +11,15 @@ from typing import TypeAlias
 from uuid import uuid4
 
 from redis_saver._checkpoint import checking, guards, pruning, reading, scripts
-from redis_saver._checkpoint.retention import ReachableChunks, References, reachable_chunks, read_references, roots_of
+from redis_saver._checkpoint.retention import (
+    OF_NAMESPACE,
+    OF_THREAD,
+    ReachableChunks,
+    References,
+    reachable_chunks,
+    read_references,
+    roots_of,
+)
 from redis_saver._common import config, limits, names
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import Argument, Call, Command, Operation
@@ -26,11 +34,6 @@ from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
 FIELDS_PER_PAGE = 500
 ABANDONED_AFTER = 3_600_000
 """Milliseconds after which an unfinished copy of a dead process expires."""
-_KEPT = (
-    *(b"@ttl", b"@history", b"@cold_backed", b"@complete"),
-    *(b"@no_task_path", b"@deferred_ttl", b"@cold_gaps"),
-)
-"""Fields that stay with a copy of the thread itself: its settings, and what hot and cold have of it."""
 Fields: TypeAlias = "dict[bytes, list[bytes] | None]"
 """Fields to copy, each with its members of the index. A field that may be missing has None instead."""
 
@@ -178,7 +181,7 @@ class _Copy:
 def _marks(references: References) -> list[bytes]:
     """Return the fields that stay with a copy of the thread itself."""
     namespaces = dict.fromkeys(ns for ns, _ in references.checkpoints)
-    return [*_KEPT, *(mark + names.component(ns) for ns in namespaces for mark in pruning.MARKS_OF_NAMESPACES)]
+    return [*OF_THREAD, *(field + names.component(ns) for ns in namespaces for field in OF_NAMESPACE)]
 
 
 def _until(references: References, newest: str) -> References:

@@ -40,9 +40,6 @@ ROOTS_PER_CHECKPOINT, BYTES_PER_ROOT = 128, 1024
 The roots of removed values must take at least 128 bytes per checkpoint, and one byte per 1,024 bytes of the thread. So
 the cost is spread over many puts.
 """
-OVER_AT = b"@over_at"
-MARKS_OF_NAMESPACES = (OVER_AT, b"@has_latest", b"@flushed_head")
-"""Fields of a namespace, without its name. They are removed with its last checkpoint."""
 _LOG = ThrottledLog("redis_saver.checkpoint")
 
 
@@ -191,7 +188,7 @@ def _prune_thread(
             return total
     if limit:
         # Makes each put of other writers try again. While these writers are busy trimming, one of them succeeds.
-        yield Command(("HDEL", keys.data_key, *{OVER_AT + names.component(ns) for ns, _ in written}))
+        yield Command(("HDEL", keys.data_key, *{retention.OVER_AT + names.component(ns) for ns, _ in written}))
     raise busy(thread, attempts)
 
 
@@ -543,7 +540,7 @@ def _last_holders(checkpoints: Checkpoints, order: Sequence[CheckpointKey]) -> d
     for key in [*order, *(checkpoints.keys() - order)]:
         ns, links = names.component(key[0]), checkpoints[key]
         holders.update((names.blob(key[0], entry[1:]), key) for entry in links.entries)
-        others = (links.names_chunk, links.run, *(mark + ns for mark in MARKS_OF_NAMESPACES))
+        others = (links.names_chunk, links.run, *(field + ns for field in retention.OF_NAMESPACE))
         holders.update((name, key) for name in others if name)
     return holders
 

@@ -94,8 +94,16 @@ LINKS_PER_PAGE = 200
 MEMBERS_PER_PAGE = 500
 VALUES_PER_PAGE = 500
 
-STRAY = b"@gc_roots"
-"""The field with the roots of overwritten or removed values. Their chunks may be unused."""
+STRAY, OVER_AT = b"@gc_roots", b"@over_at"
+OF_THREAD = (
+    *(b"@ttl", b"@history", b"@cold_backed", b"@complete"),
+    *(b"@no_task_path", b"@deferred_ttl", b"@cold_gaps"),
+)
+"""Fields with a thread's settings, and what hot and cold have of it. They stay with a copy of the thread itself."""
+OF_NAMESPACE = (OVER_AT, b"@has_latest", b"@flushed_head")
+"""Fields of a namespace, without its name. They stay, too, and are removed with its last checkpoint."""
+FIELDS = (*OF_THREAD, *OF_NAMESPACE, STRAY, b"@state", b"@rewritten", b"@key", b"@copy", b"@copy_pages")
+"""All fields of a thread that begin with `@`. `docs/storage-format.md` explains them."""
 
 
 Checkpoints: TypeAlias = Mapping[CheckpointKey, header.Links]

@@ -122,6 +122,17 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
                 worker.join(None if math.isinf(request.until) else max(0.0, request.until - time.monotonic()))
         return results
 
+    @contextlib.contextmanager
+    def _reading(self, way: Way) -> Iterator[None]:
+        """Return the context of a call of cold. Says which method cold lacks, as LangGraph's own error has no text."""
+        try:
+            with way.reading:
+                yield
+        except NotImplementedError as error:
+            if error.args:
+                raise
+            raise NotImplementedError(f"cold={type(self.cold).__name__} has no {way.request.method}()") from error
+
     @property
     def _is_forked(self) -> bool:
         """True in a child of the process that made the driver."""
@@ -163,7 +174,7 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
     def _call(self, way: Way) -> Any:
         cold, request = with_own_lock(renewed(way.cold) if self._is_forked else way.cold), way.request
         call = request.method in statements.METHODS and statements.method_of(cold, request.method)
-        with way.reading:
+        with self._reading(way):
             answer = (call or getattr(cold, request.method))(*request.arguments, **request.options)
             answer = list(answer) if request.method == "list" else answer
         return way.marked(self._carrier.checked(request, answer))
@@ -266,7 +277,7 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
     async def _call(self, way: Way) -> Any:
         request, cold = way.request, with_own_lock(way.cold if self._is_loop_of_cold() else await arenewed(way.cold))
         call: Any = request.method in statements.METHODS and statements.amethod_of(cold, request.method)
-        with way.reading:
+        with self._reading(way):
             answer = (call or _amethod(cold, request.method))(*request.arguments, **request.options)
             answer = [item async for item in answer] if request.method == "list" else await answer
         return way.marked(self._carrier.checked(request, answer))

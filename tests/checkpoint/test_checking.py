@@ -136,13 +136,12 @@ async def test_a_repeated_version_without_a_value_is_sound(saver: Uniform) -> No
     assert (await saver.get_tuple(config())).checkpoint["channel_values"] == {"n": 3}
 
 
-async def test_notes_of_older_releases_for_a_history_limit_are_sound(target: Target) -> None:
-    """Before the client ran the trim, limited threads had members for subgraph calls, and two more fields."""
+async def test_members_of_older_releases_for_a_history_limit_are_sound(target: Target) -> None:
+    """Before the client ran the trim, limited threads had members for subgraph calls."""
     saver = target.uniform()
     await put(saver, config("t"), {"n": 1}, checkpoint_id="1")
     keys = Keyspace(target.prefix).keys("t")
     target.raw.zadd(keys.index_key, {b"s" + names.component("1") + names.component("agent:task"): 0})
-    target.raw.hset(keys.data_key, mapping={b"@trim_at\0": b"28", b"@sweep_at": b"4096"})
     assert (await saver.check("t")).findings == ()
     await saver.copy_thread("t", "copy")
     assert (await saver.check("copy")).findings == ()

@@ -32,7 +32,7 @@ async def test_delete_for_runs_is_refused_if_cold_lacks_it(tiers: Tiers) -> None
     """Readers still trust hot."""
     uniform = await tiers.uniform(cold=InMemorySaver())
     await two_runs(uniform)
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(NotImplementedError, match=r"cold=InMemorySaver has no delete_for_runs\(\)"):
         await uniform.delete_for_runs(["run-1"])
     assert not tiers.target.raw.exists(keys_of(tiers).intents)
     assert len(await uniform.list(config())) == 2
@@ -52,7 +52,7 @@ async def test_delete_thread_is_refused_if_cold_lacks_it(tiers: Tiers) -> None:
     uniform = await tiers.uniform(cold=Kept())
     await two_runs(uniform)
     for call in (uniform.delete_thread("thread"), uniform.copy_thread("thread", "copy")):
-        with pytest.raises(NotImplementedError):
+        with pytest.raises(NotImplementedError, match=r"cold=Kept has no delete_thread\(\)"):
             await call
     assert [key for key in tiers.target.keys() if key.endswith(b":intents")] == []
     assert len(await uniform.list(config())) == 2

@@ -135,7 +135,7 @@ FAULTS: dict[type[Any], str] = {
     OfBefore: "lists",
     OfSubgraphs: "lists of a whole thread",
     OfDeletions: "deletions",
-    OfNoDeletion: "deletions: delete_thread raises NotImplementedError, so this saver keeps redis-saver-doctor-",
+    OfNoDeletion: "deletions: delete_thread raises NotImplementedError: cold=OfNoDeletion has no delete_thread(), so ",
     Failing: "could not be tried: OSError: the disk is full",
 }
 

@@ -555,7 +555,7 @@ async def test_prune_is_refused_if_cold_lacks_it(tiers: Tiers) -> None:
 
     uniform = await tiers.uniform(cold=Plain())
     await written(uniform)
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(NotImplementedError, match=r"cold=Plain has no prune\(\)"):
         await uniform.prune(["thread"])
     await uniform.get_tuple(config())
     assert uniform.saver.stats().tiers.hits == 1
