@@ -7,7 +7,7 @@
 --                    'any'    remove it, damaged or not
 --
 -- Returns {checkpoints, writes, values, bytes}, or nil if it removed a damaged thread.
--- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Errors: DAMAGED, KEYCONFLICT, NOTOWNER, UNSUPPORTED.
 -- Rules: confirmed, owned.
 
 --- @include lib/may_write

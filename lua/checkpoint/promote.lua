@@ -15,7 +15,7 @@
 --
 -- Returns 1, even if the same call was already executed. Returns 0, and changes nothing, if a part of the copy is gone
 -- (see stage.lua), or if the thread has another state.
--- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Errors: DAMAGED, KEYCONFLICT, NOTOWNER, UNSUPPORTED.
 -- Rules: confirmed, owned.
 
 --- @include lib/may_write

@@ -40,7 +40,7 @@
 -- the caller sends all values.
 --   missing  positions (from 1) of entries flagged u, and fields of chunks. A position is negative if the parent has no
 --            value of this version either. The caller leaves such a value out
--- Errors: DAMAGED, KEYCONFLICT, OTHERKEY, UNSUPPORTED.
+-- Errors: DAMAGED, KEYCONFLICT, NOTOWNER, OTHERKEY, STALEPARENT, UNSUPPORTED.
 -- Rules: confirmed, owned.
 
 --- @include lib/may_write

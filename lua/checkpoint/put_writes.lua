@@ -17,7 +17,7 @@
 -- Returns the number of new writes, or for writes in chunks
 --   {count, tag}     the number, and the tag that proves their chunks, or ''
 --   {0, '', ...}     nothing was written, as chunks with these fields are neither stored nor sent
--- Errors: DAMAGED, KEYCONFLICT, OTHERKEY, UNSUPPORTED.
+-- Errors: DAMAGED, KEYCONFLICT, NOTOWNER, OTHERKEY, UNSUPPORTED.
 -- Rules: confirmed, owned.
 
 --- @include lib/may_write

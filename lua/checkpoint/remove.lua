@@ -11,7 +11,7 @@
 -- The script adds the roots of removed values, writes and lists of chunks to @gc_roots, unless it removes that too.
 -- Returns {checkpoints, writes, values, bytes, revision}: the numbers removed, and the new revision. Returns nil if it
 -- removed nothing, because the thread is gone or has changed since the plan was made, or cold lacks one of the names.
--- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Errors: DAMAGED, KEYCONFLICT, NOTOWNER, UNSUPPORTED.
 -- Rules: owned.
 
 --- @include lib/may_write

@@ -193,3 +193,8 @@ local function put_checkpoint(index, data, argv, is_home, is_tiered, keeps_paren
   if not tag then return put_any(index, data, argv, meta, found, is_home, is_tiered) end
   return { before, tag, over_limit(index, data, argv, found, is_tiered) }
 end
+
+-- True for a reply of put_checkpoint that says that nothing was stored: the kept parent, an error, or what is missing.
+local function stored_nothing(reply)
+  return type(reply) == 'string' or reply.err or reply[4]
+end

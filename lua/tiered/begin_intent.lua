@@ -30,7 +30,7 @@
 --   UNNOTED    4  nothing: the thread is older than the tiers, or its records are gone. The script has recorded all
 --                 its data. As with BEHIND, no intent was made, and nobody can write the thread behind for a while
 --   WAIT       5  not the coalesced checkpoints, which cannot be flushed while others write. Nothing was done
--- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Errors: DAMAGED, KEYCONFLICT, NOTOWNER, STALEPARENT, UNSUPPORTED.
 -- Rules: owned.
 
 --- @include lib/may_write

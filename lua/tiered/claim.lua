@@ -19,7 +19,7 @@
 --   writes    the record of pending writes, nil if it is gone, or if the member is of another kind
 --   chunks    the chunks of these writes, as a flat list of (field, bytes)
 -- The bases are a flat list of (namespace, id of the last checkpoint that cold stored there), both escaped.
--- Errors: none of ours.
+-- Errors: DAMAGED.
 
 --- @include lib/chunks
 

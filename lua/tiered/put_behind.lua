@@ -13,7 +13,7 @@
 -- Returns the reply of put.lua. If the checkpoint has another parent, which it keeps, that one as its header has it:
 -- nothing was done. Or
 --   REFUSED  -1  the write has to go to cold first: nothing was done
--- Errors: DAMAGED, KEYCONFLICT, OTHERKEY, UNSUPPORTED.
+-- Errors: DAMAGED, KEYCONFLICT, NOTOWNER, OTHERKEY, STALEPARENT, UNSUPPORTED.
 -- Rules: confirmed, owned.
 
 --- @include lib/may_write
@@ -28,6 +28,6 @@ local ns = string.sub(checkpoint, 2, (string.find(checkpoint, '%z')))
 local field, value = standing(data, intents, lease, dirty, fill, gain, ns, parent, true, checkpoint, ARGV[14])
 if not field then return REFUSED end
 local reply = put_checkpoint(index, data, ARGV, true, true, ARGV[#ARGV - 3] == '1')
-if type(reply) == 'string' or reply.err or reply[4] then return reply end
+if stored_nothing(reply) then return reply end
 mark(index, data, lease, dirty, { checkpoint }, default, field, value)
 return reply

@@ -8,7 +8,7 @@
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
 --
 -- Returns 1, or 0 if a writer has an intent: then nothing was done.
--- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Errors: DAMAGED, KEYCONFLICT, NOTOWNER, UNSUPPORTED.
 -- Rules: confirmed, owned.
 
 --- @include lib/may_write

@@ -12,7 +12,7 @@
 -- Returns the reply of put_writes.lua, or
 --   REFUSED  -1  the writes have to go to cold first, for example because a fill brought writes of the checkpoint
 --                without task paths: nothing was done
--- Errors: DAMAGED, KEYCONFLICT, OTHERKEY, UNSUPPORTED.
+-- Errors: DAMAGED, KEYCONFLICT, NOTOWNER, OTHERKEY, UNSUPPORTED.
 -- Rules: confirmed, owned.
 
 --- @include lib/may_write

@@ -17,7 +17,7 @@
 --   CHANGED  0  the thread is not at that revision: nothing was done
 --   UNKNOWN  1  the thread is not complete here, so the caller has to ask cold: nothing was done
 --   WRITING  2  a writer has an intent: nothing was done
--- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Errors: DAMAGED, KEYCONFLICT, NOTOWNER, UNSUPPORTED.
 -- Rules: confirmed, owned.
 
 --- @include lib/may_write

@@ -75,7 +75,7 @@ async def tried(alone: AnySaver, before: AnySaver, after: AnySaver, gone: AnySav
             await _said(saver.adelete_thread(name)) for saver in (after, before, alone) for name in (thread, skewed)
         ]
     if error := next(filter(None, errors), None):
-        changed[DELETIONS] = [f"delete_thread raises {error}, so this saver keeps {thread}"]
+        changed[DELETIONS] = [f"delete_thread raises {error.rstrip(': ')}, so this saver keeps {thread}"]
     else:
         left = await _left(gone, thread)
         expected, found = {**expected, **dict.fromkeys(left)}, {**found, **left}
