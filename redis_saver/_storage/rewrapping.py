@@ -170,7 +170,7 @@ def _exchange(holder: Holder, before: bytes = b"", after: bytes = b"") -> Call:
 def _checked(holder: Holder, reply: bytes | list[bytes] | None) -> bytes | None:
     """Return a stored data key, empty for a plain holder, or None if there is no such holder."""
     if isinstance(reply, list):
-        text = reply[0].decode("utf-8", "backslashreplace")
+        text = reply[0].decode("utf-8", "backslashreplace") if reply and isinstance(reply[0], bytes) else ""
         raise from_text(text, holder.keys) or DecodeError(f"{shown(holder.name)} cannot be read")
     return reply
 

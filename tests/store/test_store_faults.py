@@ -19,6 +19,7 @@ from redis_saver._store import scripts
 from redis_saver._store.index_config import Texts
 from redis_saver._store.items import encode_value
 from redis_saver._store.writing import StoredItem, Write, as_import, import_items, new_put, put
+from tests.support.methods import NAMESPACE, calls_of
 from tests.support.raw import contents
 from tests.support.proxy import Proxy, proxy, retrying  # noqa: F401
 from tests.support.servers import TARGETS
@@ -26,8 +27,7 @@ from tests.support.stores import check_sound, members
 from tests.support.uniform import Target, Uniform, encryption
 from tests.support.wrappers import Around, ran
 
-NS = ("memories", "user-1")
-MEMBER = b"memories\0user-1\0"
+NS, MEMBER = NAMESPACE, b"a\0b\0"
 SINGLE = [name for name in TARGETS if name not in ("fakeredis", "cluster", "lua54")]
 
 
@@ -41,20 +41,17 @@ def partition(target: Target) -> tuple[bytes, ...]:
     return StoreKeyspace(target.prefix).partition(MEMBER).keys
 
 
-ALL = {
-    "get": lambda store: store.get(NS, "k0"),
-    "get another": lambda store: store.get((*NS, "deep"), "none"),
-    "batch": lambda store: store.batch([GetOp(NS, "k1"), PutOp(NS, "new", {"n": 1})]),
-    "put": lambda store: store.put(NS, "k0", {"n": 5}),
-    "delete": lambda store: store.delete(NS, "k0"),
-    "search": lambda store: store.search(NS),
-    "search all": lambda store: store.search(()),
-    "filter": lambda store: store.search(NS, filter={"n": 1}),
-    "count": lambda store: store.count(NS),
-    "list": lambda store: store.list_namespaces(),
-    "sweep": lambda store: store.sweep_ttl(),
-    "delete below": lambda store: store.delete_namespace((*NS, "deep")),
-}
+ALL = calls_of(
+    RedisStore,
+    "key_status",  # neither it
+    "rebuild_directory",  # nor this needs an item
+    get_stored=lambda store: store.get(NS, "k0"),
+    put_stored=lambda store: store.put(NS, "k0", {"n": 5}),
+    delete=lambda store: store.delete(NS, "k0"),
+    search_all=lambda store: store.search(()),
+    filter=lambda store: store.search(NS, filter={"n": 1}),
+    delete_namespace=lambda store: store.delete_namespace((*NS, "deep")),
+)
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
@@ -87,7 +84,7 @@ async def test_without_ttls_calls_raise_if_they_need_a_missing_key(
     await store.batch([PutOp(NS, f"k{number}", {"n": number}) for number in range(3)])
     await store.put((*NS, "deep"), "k", {"n": 1})
     target.raw.delete(partition(target)[position])
-    for call in ("search", "filter", "count", "list", "delete"):
+    for call in ("search", "filter", "count", "list_namespaces", "delete"):
         with pytest.raises(StoreDamaged):
             await ALL[call](store)
     for key, number in (("k0", 0), ("k1", 7)):

@@ -2,13 +2,15 @@
 
 `tests/project/test_public.py` compares the tables with the classes. `tests/client/test_closed.py` calls each method
 after `close()`. `tests/engine/test_stats.py` checks that each call is counted under the method's name, so it calls
-them in this order: what removes something comes last.
+them in this order: what removes something comes last. Tests of damage, changed replies and rights call each method of a
+store, too (`calls_of`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 from langchain_core.outputs import Generation
@@ -138,3 +140,11 @@ def methods_of(kind: type, *, twins: bool = True) -> dict[str, Method]:
             if twins and method.has_twin:
                 found["a" + name] = method
     return found
+
+
+def calls_of(kind: type, *left_out: str, **more: Callable[[Any], Any]) -> dict[str, Callable[[Any], Any]]:
+    """Return a call of each method that sends something, and `more` calls, which replace those of the same name."""
+    rows = {name: row for name, row in methods_of(kind, twins=False).items() if row.is_counted and row.raises_closed}
+    calls = {name: methodcaller(name, *row.arguments, **row.options) for name, row in rows.items()}
+    assert calls.keys() >= {*left_out}, "a name that is left out is no method"
+    return {**{name: call for name, call in calls.items() if name not in left_out}, **more}
