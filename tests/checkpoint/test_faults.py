@@ -301,7 +301,13 @@ def durable(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Target]]:
     server.stop()
 
 
-@pytest.mark.parametrize("operation", sorted([*(LOSING.keys() - {"copy_thread onto another", "unpin"}), *MORE]))
+NOT_IN_PART = {
+    "copy_thread onto another",  # removes the target first: a part of that is ThreadDamaged
+    "unpin",  # writes nothing, as the thread is not pinned
+}
+
+
+@pytest.mark.parametrize("operation", sorted([*(LOSING.keys() - NOT_IN_PART), *MORE]))
 async def test_a_script_applied_in_part_harms_no_earlier_data(durable: tuple[Server, Target], operation: str) -> None:
     """Apply each prefix of a script's commands, as after a crash amid the AOF and two restarts.
 

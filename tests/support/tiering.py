@@ -177,7 +177,10 @@ class Tiers:
             self.target.raw.delete(keys.index_key if ending == "index" else keys.data_key)
 
     def later(self, milliseconds: int) -> None:
-        """Let time pass for deadlines and noted times in Redis, and for a `Clock`."""
+        """Let time pass for deadlines of keys, intents, claims and retries in Redis, and for a `Clock`.
+
+        Not for the scores of `:dirty`, the times in `unflushed`, or the server's clock: no record gets older.
+        """
         self.passed += milliseconds / 1000
         raw = self.target.raw
         for key in self.target.keys():
