@@ -652,6 +652,9 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
     def set_thread_ttl(self, thread_id: str, ttl: TTL) -> None:
         """Set the thread's own TTL. It starts now, and again with each later write. This unpins the thread.
 
+        Over two tiers the thread loses it, or its pin, if hot drops its copy: after a prune of some of its checkpoints,
+        a conflict of two writers, or an eviction.
+
         Args:
             thread_id: The thread.
             ttl: A `timedelta`, a text such as `"90m"`, or `{"default_ttl": minutes}`. None restores the saver's TTL.
@@ -672,6 +675,8 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
 
     def pin(self, thread_id: str) -> None:
         """Keep a thread until `unpin`, regardless of the saver's TTL and of a later `configurable["thread_ttl"]`.
+
+        Over two tiers a thread may lose its pin as it may lose its TTL (`set_thread_ttl`). Cold keeps the thread.
 
         Raises:
             ThreadNotFound: There is no such thread.

@@ -1,4 +1,4 @@
-"""TTLs of threads and items, in all their forms."""
+"""TTLs of threads, and default TTLs of items, in all their forms. `_store/writing.py` has the TTL of one item."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
 instrument (`_telemetry.py`), and the text on the site. `tests/project/test_dashboard.py` compares the tables of
 `docs/metrics.md` and the dashboard.
 
-`counting.py` counts what all savers, stores and caches have in common. A class `Live...` beside the code that counts
-the others has them while they grow.
+`counting.py` counts what all savers, stores and caches have in common. The other numbers grow beside the code that
+counts them, in a subclass of `Live` or in a cache with that `kind`.
 """
 
 from __future__ import annotations
@@ -192,7 +192,10 @@ class CopyStats:
 
 @dataclass
 class Stats(TrafficStats):
-    """Counts of a saver or a store in this process. Over two tiers, requests and cache are those of hot."""
+    """Counts of a saver or a store in this process; what only one of them counts is 0 in the other.
+
+    Over two tiers, requests and cache are those of hot.
+    """
 
     cache_bytes: int = counter("local_cache.size", "By", "Estimated memory of the cache.", "up_down_counter")
     cache_hits: int = _LOOKUPS.field("hit", "Calls whose thread or partition was cached.")

@@ -1,4 +1,4 @@
-"""The settings of a saver, as its operations see them."""
+"""The settings of a saver or store, as its operations see them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Counted: TypeAlias = "Callable[[Generator[Any, Any, Any], str], Generator[Any, A
 
 
 class Context(NamedTuple):
-    """A saver on one server, as its operations see it."""
+    """A saver on one server, or the values of a store, as operations see them."""
 
     serde: SerializerProtocol
     keyspace: Keyspace

@@ -53,7 +53,10 @@ class VersionedSearchItem(SearchItem):
 
 
 class Entry:
-    """An item as the server returned it. It is cached, so only filters change it: they add the decoded value."""
+    """An item as the server returned it. It is cached, so only filters change it: they add the decoded value.
+
+    Caches compare the version alone. So a record gets a new version even if only its TTL (`has_ttl`) changes.
+    """
 
     __slots__ = ("created", "data", "field", "has_ttl", "known", "made_by", "size", "version")
 

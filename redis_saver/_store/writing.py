@@ -66,11 +66,11 @@ def as_write(context: StoreContext, op: PutOp, if_version: int | None = None) ->
         config.number("if_version", if_version, 0, whole=True)
         expected = b"%d" % if_version
     texts = context.embedder.texts_of(context.values, op.namespace, key, op.value, op.index) if context.embedder else ()
-    return place.partition, place.field(key), Write(value, milliseconds(op.ttl), expected, texts, op.index is False)
+    return place.partition, place.field(key), Write(value, item_ttl(op.ttl), expected, texts, op.index is False)
 
 
-def milliseconds(minutes: Any) -> int:
-    """Convert the TTL of an item. 0 for none.
+def item_ttl(minutes: Any) -> int:
+    """Convert the TTL of an item to milliseconds. 0 for none.
 
     Raises:
         TypeError, ValueError: It is not a number of minutes, or out of range.

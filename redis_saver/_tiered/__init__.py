@@ -1,6 +1,7 @@
 """Operations over two tiers: a Redis saver (hot) that answers reads, and any other saver (cold) that keeps everything.
 
 **Write-through.** Every write goes to cold first. Cold is complete, so hot may drop its copy of a thread at any time.
+The thread's settings (TTL, pin, history limit) are fields of that copy, and are lost with it.
 Five mechanisms keep hot from answering with less than cold has:
 
 - **Intents.** Before a writer writes to cold, it puts a write intent into hot (`lua/tiered/begin_intent.lua`). When hot

@@ -88,8 +88,8 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
                 hot encrypts, cold must be a saver of LangGraph for Postgres, SQLite or memory, or say by
                 `decodes_only_by_serde = True` that it stores and reads all values by its `serde`. Other savers fill hot
                 only with what this process surely decoded in full (`docs/tiered.md`).
-            mode: `"write-through"`: a write returns when both have it. `"write-behind"`: it returns when hot has it,
-                and the thread does not expire until cold has it, too.
+            mode: `"write-through"`: a write returns when cold has it, and hot if that has the thread. `"write-behind"`:
+                it returns when hot has it, and the thread does not expire until cold has it, too.
             on_hot_error: What to do if hot cannot be reached (write-through only). `"raise"`: raise hot's error.
                 `"bypass"`: reads use cold alone, and so do writes that have begun. A new write raises in both cases,
                 and does not reach cold, because other processes may still reach hot and read old data.

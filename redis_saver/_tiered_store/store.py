@@ -34,7 +34,7 @@ from redis_saver._engine.stats import CopyStats, Stats
 from redis_saver._store import namespaces, scripts, searching
 from redis_saver._store.scripts import NO_ANNOUNCEMENT, ask, windows
 from redis_saver._store.store import AsyncRedisStore, RedisStore, context_of, method_of
-from redis_saver._store.writing import MAX_PUTS, milliseconds
+from redis_saver._store.writing import MAX_PUTS, item_ttl
 from redis_saver._tiered.carrying import Direct
 from redis_saver._tiered.context import OnHotError
 from redis_saver._tiered.drivers import AsyncTiers, HotAndCold, SyncTiers, TieredDriver
@@ -228,7 +228,7 @@ def _batch(tiers: StoreTiers, reads: copies.Reads, puts: list[PutOp], writes: Wr
 def _check_ttl(tiers: StoreTiers, op: PutOp) -> None:
     if op.ttl is None:
         return
-    milliseconds(op.ttl)
+    item_ttl(op.ttl)
     if not tiers.ttl:
         raise ValueError(
             f"ttl={shown(op.ttl)}: hot has no TTL, so it might return the item after it expired in cold. Give the "
