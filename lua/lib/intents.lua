@@ -1,5 +1,6 @@
 -- Shared by the scripts (included): write intents.
 
+local WHOLE = string.rep('*', 16) -- the record of an intent on a whole thread
 local INTENTS_KEPT = 30 * 24 * 3600 * 1000 -- milliseconds by which an intent outlives its thread
 
 -- Returns the field to set at the end of an intent. Returns '' if another writer has stored something here since the
@@ -50,7 +51,7 @@ local function end_intent(index, data, intents, lease, dirty, token, newest, nee
   redis.call('UNLINK', lease)
   if own then redis.call('ZREM', intents, own) end
   if not sound and redis.call('EXISTS', dirty) == 1 then
-    redis.call('ZADD', intents, 0, string.rep('0', 15) .. '!' .. string.rep('*', 16) .. token)
+    redis.call('ZADD', intents, 0, string.rep('0', 15) .. '!' .. WHOLE .. token)
     local found = redis.call('HMGET', data, '@state', '@deferred_ttl', '@ttl')
     local ttl, own_ttl = tonumber(found[2] or ''), tonumber(found[3] or '')
     if found[1] and (not ttl or own_ttl == 0) then

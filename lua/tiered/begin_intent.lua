@@ -41,7 +41,7 @@
 --- @include lib/again
 
 local ABSENT, COMPLETE, PARTIAL, BEHIND, UNNOTED, WAIT = 0, 1, 2, 3, 4, 5
-local BARRIER, ALL_CHANGES = 5000, 'all' -- milliseconds; a state
+local BARRIER, WITH_WHOLE = 5000, '!!' -- milliseconds; a state
 local index, data, intents, lease, dirty, flush = unpack(KEYS)
 local token, default, writes, fill_token, record = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local need, gone = ARGV[6], tonumber(ARGV[7])
@@ -55,17 +55,17 @@ local function first(code)
 end
 
 -- Drops an earlier intent of this token, and marks intents of others about the same record as conflicted. Returns the
--- state of the new intent: '!' if it conflicts, ALL_CHANGES if with a change of the whole thread, else '-'.
+-- state of the new intent: '!' if it conflicts, WITH_WHOLE if with a change of the whole thread, else '-'.
 local function conflict_others(others)
-  local all, state = string.rep('*', 16), '-'
+  local state = '-'
   for _, other in ipairs(others) do
     local about = string.sub(other, 17, 32)
     if string.sub(other, 33) == token then
       redis.call('ZREM', intents, other)
-    elseif about == record or about == all or record == all then
+    elseif about == record or about == WHOLE or record == WHOLE then
       redis.call('ZREM', intents, other)
       redis.call('ZADD', intents, 0, string.sub(other, 1, 15) .. '!' .. string.sub(other, 17))
-      if state ~= ALL_CHANGES then state = about == all and ALL_CHANGES or '!' end
+      if state ~= WITH_WHOLE then state = about == WHOLE and WITH_WHOLE or '!' end
     end
   end
   return state
@@ -108,7 +108,7 @@ elseif meta and need == 'all' and found[6] == '1' and is_being_written(others, n
   return { WAIT, 0, 0 } -- if all other writers are gone, their intents stay, so readers read cold
 end
 local state, has = conflict_others(others), found[6] and PARTIAL or COMPLETE
-if state == ALL_CHANGES then state, has = '!', PARTIAL end
+if state == WITH_WHOLE then state, has = '!', PARTIAL end
 local leased = redis.call('HMGET', lease, 'new', 'token')
 local still = leased[1] and not meta and 2 or fill_token ~= '' and leased[2] == fill_token and 1 or 0
 redis.call('UNLINK', lease)
