@@ -180,18 +180,18 @@ local function put_any(index, data, argv, meta, found, is_home, is_tiered)
   return { tag, meta.tag, over_limit(index, data, argv, found, is_tiered) }
 end
 
--- Stores a checkpoint. Arguments and reply are those of put_any.
+-- Stores a checkpoint that cold gets, too. Arguments and reply are those of put_any.
 -- keeps_parent: true if a checkpoint that is put again keeps its parent. With another one, nothing is stored, and the
 -- kept one is returned as the header has it.
-local function put_checkpoint(index, data, argv, is_home, is_tiered, keeps_parent)
+local function put_checkpoint(index, data, argv, is_home, keeps_parent)
   local meta, problem, found = look_up(index, data, argv)
   if problem then return problem end
   local parent = keeps_parent and found[4] and links(found[4]).parent
   if parent and parent ~= links(argv[4]).parent then return parent end
   local before = meta and meta.tag
   local tag = put_known(index, data, argv, meta, found, is_home)
-  if not tag then return put_any(index, data, argv, meta, found, is_home, is_tiered) end
-  return { before, tag, over_limit(index, data, argv, found, is_tiered) }
+  if not tag then return put_any(index, data, argv, meta, found, is_home, true) end
+  return { before, tag, over_limit(index, data, argv, found, true) }
 end
 
 -- True for a reply of put_checkpoint that says that nothing was stored: the kept parent, an error, or what is missing.

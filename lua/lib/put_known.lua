@@ -4,7 +4,9 @@
 --- @include lib/thread
 --- @include lib/revise
 
-local FIELDS, SEEN = 14, 6 -- offsets: of a put's fields in argv, and of their stored values in found
+-- Offsets: of a put's fields in argv, and of their stored values in found, behind three fields of open_thread and three
+-- of look_up.
+local FIELDS, SEEN = 14, 6
 
 -- Opens a thread, checks the data key, and reads the fields that a put writes, in one call per thousand fields. Returns
 -- what open_thread does.

@@ -49,7 +49,7 @@ for i = 1, #members do
 end
 local argv = {}
 for i = 6 + 3 * n, #ARGV do argv[#argv + 1] = ARGV[i] end
-local reply = put_checkpoint(index, data, argv, not meta, true) -- a full server refuses its first write
+local reply = put_checkpoint(index, data, argv, not meta) -- a full server refuses its first write
 if reply.err then return reply end
 if stored_nothing(reply) then return redis.error_reply('DAMAGED the checkpoint that was to fill the thread lacks values') end
 if last == '1' then redis.call('UNLINK', lease) end

@@ -27,7 +27,7 @@ local checkpoint, default, fill, gain, parent = ARGV[1], ARGV[6], ARGV[#ARGV - 2
 local ns = string.sub(checkpoint, 2, (string.find(checkpoint, '%z')))
 local field, value = standing(data, intents, lease, dirty, fill, gain, ns, parent, true, checkpoint, ARGV[14])
 if not field then return REFUSED end
-local reply = put_checkpoint(index, data, ARGV, true, true, ARGV[#ARGV - 3] == '1')
+local reply = put_checkpoint(index, data, ARGV, true, ARGV[#ARGV - 3] == '1')
 if stored_nothing(reply) then return reply end
 mark(index, data, lease, dirty, { checkpoint }, default, field, value)
 return reply

@@ -41,7 +41,7 @@ if newest == '' then
   end
   needed = is_known and '' or '?' -- a field that never exists
 end
-local reply = put_checkpoint(index, data, ARGV, false, true, ARGV[last] == '1')
+local reply = put_checkpoint(index, data, ARGV, false, ARGV[last] == '1')
 if stored_nothing(reply) then return reply end
 mark_again(index, data, lease, dirty, flush, { checkpoint }, default)
 end_intent(index, data, intents, lease, dirty, token, newest, needed, fill)
