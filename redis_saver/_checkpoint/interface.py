@@ -652,8 +652,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
     def set_thread_ttl(self, thread_id: str, ttl: TTL) -> None:
         """Set the thread's own TTL. It starts now, and again with each later write. This unpins the thread.
 
-        Over two tiers the thread loses it, or its pin, if hot drops its copy: after a prune of some of its checkpoints,
-        a conflict of two writers, or an eviction.
+        Over two tiers it is lost if hot drops its copy: in a prune, a conflict of writers, or an eviction.
 
         Args:
             thread_id: The thread.
@@ -676,7 +675,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
     def pin(self, thread_id: str) -> None:
         """Keep a thread until `unpin`, regardless of the saver's TTL and of a later `configurable["thread_ttl"]`.
 
-        Over two tiers a thread may lose its pin as it may lose its TTL (`set_thread_ttl`). Cold keeps the thread.
+        Over two tiers a pin is lost as a TTL is (`set_thread_ttl`).
 
         Raises:
             ThreadNotFound: There is no such thread.

@@ -4,8 +4,8 @@
 instrument (`_telemetry.py`), and the text on the site. `tests/project/test_dashboard.py` compares the tables of
 `docs/metrics.md` and the dashboard.
 
-`counting.py` counts what all savers, stores and caches have in common. The other numbers grow beside the code that
-counts them, in a subclass of `Live` or in a cache with that `kind`.
+`counting.py` counts what all savers, stores and caches have in common. The others grow beside the code that counts
+them: in a subclass of `Live`, or in the caches of savers (`ChunkCache`) and stores (`LocalCache`).
 """
 
 from __future__ import annotations
