@@ -58,7 +58,7 @@ class Overview:
     """Errors of the first damaged threads, by name."""
     busy: dict[tuple[int, float], list[str]] = field(default_factory=dict)
     """Names of the threads in busy slots, by the slot and its share of the traffic."""
-    has_cold: bool = False
+    is_hot_tier: bool = False
     """True if a cold tier was named, or if Redis shows that savers have written to one in the last hour."""
 
     def add(self, info: ThreadInfo | Damaged) -> None:
@@ -109,7 +109,7 @@ def overview(
         threads.counts["lost_records"] = int(lost)
     threads.count(intents=sum(1 for _ in driver.stream(until(is_over, scan_keys(keyspace.intents_pattern)))))
     unfinished = threads.counts["dirty_threads"] or threads.counts["intents"]
-    threads.has_cold = source.tiers is not None or counted is not None or unfinished > 0
+    threads.is_hot_tier = source.tiers is not None or counted is not None or unfinished > 0
     return threads
 
 
@@ -300,7 +300,7 @@ def _of_server(info: Mapping[str, Any], threads: Overview) -> _Rows:
     evicts, is_known = most and policy != "noeviction", policy or most
     is_volatile = policy.startswith("volatile")
     all_expire = is_volatile and not counts["never_expire"] and not counts["pinned"]
-    is_hot = is_volatile and threads.has_cold
+    is_hot = is_volatile and threads.is_hot_tier
     evicting = f"maxmemory-policy {policy}: it may evict one of a thread's two keys, and the conversation is lost"
     yield is_known and not evicts, _ok("eviction", f"{policy or 'none'}{'' if most else ', no maxmemory'}")
     remedy = "set noeviction, unless Redis is the hot tier over Postgres"
@@ -466,4 +466,5 @@ def look(source: Source, threads_seconds: float, keys_seconds: float) -> dict[st
     return {
         "url": driver_of(hot).server, "counts": threads.counts, "numbers": answers.numbers(), "parts": found,
         "findings": findings, "is_partial": limit.is_over, "is_part_of_keys": of_keys.is_over,
+        "is_hot_tier": threads.is_hot_tier,
     }  # fmt: skip

@@ -79,6 +79,27 @@ async def test_the_page_covers_both_tiers() -> None:
     saver.close()
 
 
+async def test_redis_alone_shows_that_it_is_the_hot_tier(target: Target) -> None:
+    """The backlog is empty, but a writer died between cold and hot."""
+
+    class Dies(InMemorySaver):
+        def put(self, *_: Any) -> Any:
+            raise SystemExit
+
+    saver = writer(target.url, target.prefix)
+    await put(Uniform(saver), config("t"), {"n": 1})
+    async with browser(saver) as client:
+        assert "Backlog for the cold tier" not in (await client.get("/server")).text
+        tiered = TieredSaver(writer(target.url, target.prefix), Dies())
+        with pytest.raises(SystemExit):
+            await put(Uniform(tiered), config("u"), {"n": 1})
+        text = (await client.get("/server")).text
+        assert "<dt>Records</dt><dd>0</dd>" in text
+        assert "<dt>Threads being written to cold</dt><dd>1</dd>" in text
+        number, link = counts(text)["Cold lacks records"]
+        assert number == 0 and 'class="quiet">0 threads' in (await client.get(link)).text
+
+
 async def test_the_page_has_time_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     saver = embedded()
     await put(Uniform(saver), config("t"), {"n": 1})
