@@ -231,7 +231,7 @@ class _Run:
         now, flushed = time.monotonic(), stats.flushed + stats.coalesced
         goes_on = flushed != self._flushed or stats.backlog < self._backlog or stats.oldest_seconds < STUCK_AFTER
         self._backlog = stats.backlog
-        if goes_on or stats.paused_seconds or self.hot.why or self.cold.why:
+        if goes_on or not stats.backlog or stats.paused_seconds or self.hot.why or self.cold.why:
             self._flushed, self._flushed_at = flushed, now
         elif now - self._flushed_at >= STUCK_AFTER:
             self._flushed_at = now

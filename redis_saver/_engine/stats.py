@@ -135,7 +135,8 @@ _RECORDS = Instrument("tier.flush.records", "{record}", "Records by result.")
 class TierStats:
     """Counts of events between the tiers of a saver, in this process.
 
-    The backlog (`dirty_threads` to `set_aside`) covers all processes, as last seen in hot. The age grows with time.
+    The backlog (`dirty_threads` to `set_aside`) covers all processes. A scan counts it. Between two scans `backlog`
+    follows the reports of processes, `oldest_seconds` grows, and the other two are those of the last scan.
     """
 
     hits: int = _TIER_READS.field("hit", "Reads that hot answered.")
@@ -157,7 +158,7 @@ class TierStats:
     worker_errors: int = counter(
         "tier.flush.worker_errors", "{error}", "Flusher workers that failed outside of a flush, or ended."
     )
-    dirty_threads: int = counter("tier.backlog.threads", "{thread}", "Threads with records that cold lacks.", "gauge")
+    dirty_threads: int = counter("tier.backlog.threads", "{thread}", "Dirty threads, as of the last scan.", "gauge")
     backlog: int = counter("tier.backlog.records", "{record}", "Records that cold lacks.", "gauge")
     oldest_seconds: float = counter("tier.backlog.age", "s", "Age of the oldest such record.", "gauge", default=0.0)
     set_aside: int = counter("tier.backlog.set_aside", "{record}", "Refused records, which are retried.", "gauge")

@@ -36,7 +36,7 @@ class LiveTiers(Live, TierStats):
         """Times (`time.monotonic`) since which flushes have been waiting for a call of cold."""
         self._hung_at = -math.inf
         self._scan = ""
-        self._scanned_at, self._measured, self._moved_at = -math.inf, 0.0, -math.inf
+        self._scanned_at, self._oldest_at = -math.inf, math.inf
 
     def note_hang(self) -> float:
         """Count cold as unreachable if a flush has waited long for it. Returns the seconds, or 0 if it was counted."""
@@ -61,25 +61,23 @@ class LiveTiers(Live, TierStats):
         return {name: number for name, number in super().numbers().items() if is_known or name not in GAUGES}
 
     def _tell_times(self) -> None:
-        """Compute the ages of now.
-
-        The age grows from what the last scan found. If records were flushed since then, the oldest may be among them.
-        Then the age stays, and at least the time since the last flush counts.
-        """
+        """Compute the ages of now. What the last scan found may still wait, so the age grows until the next one."""
         now = time.monotonic()
         self.seconds_since_scan = now - self._scanned_at if self._scan else None
-        is_moving = self._moved_at > self._scanned_at
-        since = self._moved_at if is_moving else self._scanned_at - self._measured
-        self.oldest_seconds = max(self._measured, now - since) if self.backlog else 0.0
+        self.oldest_seconds = max(0.0, now - self._oldest_at)
 
     def set_backlog(self, records: int) -> None:
-        """Set the number of records that cold lacks. The results of the last scan cannot exceed it."""
-        if not self.backlog or records < self.backlog:
-            self._moved_at = time.monotonic()
+        """Set the number of records that cold lacks. Only a scan tells how many are set aside, and the oldest age.
+
+        The number may be too low, because others flush records before their writers report them. So a process that
+        scans waits for the next scan to learn that nothing is left.
+        """
         self.backlog = max(0, records)
         self.dirty_threads = min(max(1, self.dirty_threads), self.backlog)
-        self.set_aside = min(self.set_aside, self.backlog)
-        self._measured = self._measured if self.backlog else 0.0
+        if self.backlog:
+            self._oldest_at = min(self._oldest_at, time.monotonic())
+        elif not self.scans:
+            self.set_aside, self._oldest_at = 0, math.inf
 
     def learn(self, result: str, age: float = 0.0) -> None:
         """Use the result of a scan `age` seconds ago (form: `BacklogCount.scan`). A known result changes nothing."""
@@ -87,7 +85,7 @@ class LiveTiers(Live, TierStats):
         if scan != self._scan:
             self._scan, self._scanned_at = scan, time.monotonic() - age
             self.dirty_threads, self.backlog, oldest, self.set_aside = map(int, numbers)
-            self._measured = oldest / 1000
+            self._oldest_at = self._scanned_at - oldest / 1000 if self.backlog else math.inf
 
 
 def what_is_left(stats: TierStats) -> str:

@@ -520,6 +520,7 @@ def test_lost_records_are_said_and_only_what_nobody_flushes_is_stuck(
     refused = said(backlog=8, set_aside=3, last_error="KeyUnavailable: gone")
     assert "3 are refused again and again; last error: KeyUnavailable: gone" in refused
     assert said(backlog=8, paused_seconds=1.0) == ""
+    assert said(backlog=0) == said(backlog=0) == ""  # the age is of the last scan
     server.why = "it does not answer"
     assert said(backlog=8) == ""
     assert "about 5 records that Postgres does not have" in said(lost_records=5)

@@ -17,6 +17,7 @@ from redis_saver._cli.main import main
 from redis_saver._common.names import Keyspace
 from redis_saver._tiered import backlog, counts as live_counts, workers
 from redis_saver._tiered.counts import LiveTiers
+from redis_saver._tiered.flushing import flush_what_goes
 from tests.support.factories import config
 from tests.support.growing import until
 from tests.support.servers import Server
@@ -76,17 +77,42 @@ def test_the_age_follows_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     counts.learn(f"a 2 2 {30_000} 0")
     assert told(5) == (35, 5)
     counts.set_backlog(1)
-    assert told(9) == (30, 14), "the oldest may be flushed, so its age stays until the next scan"
-    assert told(26) == (35, None), (
-        "but nothing was flushed for so long, and later scans may be missed without a flusher"
-    )
+    assert told(9) == (44, 14), "the oldest may still wait, so its age grows until the next scan"
+    assert told(26) == (70, None), "later scans may be missed without a flusher"
     counts.learn(f"b 1 1 {1000} 0", 20)
     assert told() == (21, 20), "the scan is exact"
     assert told(50) == (71, None)
     counts.scans = True
     assert told() == (71, 70)
     counts.set_backlog(0)
-    assert told(5) == (0, 75)
+    assert told(5) == (76, 75), "a process that scans believes no other count"
+    counts.learn("c 0 0 0 0")
+    assert told(5) == (0, 5)
+    counts.scans = False
+    counts.learn("d 1 1 2000 1")
+    counts.set_backlog(0)
+    assert told(5) == (0, 5) and counts.set_aside == 0
+
+
+@pytest.mark.parametrize("target_name", ["redis", "cluster"], indirect=True)
+async def test_a_flush_of_other_records_does_not_lower_the_age(tiers: Tiers, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(live_counts, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    writer, flusher = [await tiers.uniform(**BEHIND) for _ in range(2)]
+    for thread in ("waits", "flushed"):
+        await writer.get_tuple(config(thread))
+        await put_new(writer, config(thread))
+    await ran(flusher, flusher.saver._context.backlog_count.scan())
+    flusher.saver._context.counts.scans = True
+    now[0] += 50
+    for left in (1, 0):
+        await ran(flusher, flush_what_goes(flusher.saver._context, "flushed"))
+        stats = flusher.saver.stats().tiers
+        assert stats.backlog == left, "it was lowered by a record that the writer has not reported"
+        assert 50 <= stats.oldest_seconds < 50 + 60
+        await put_new(writer, config("flushed"))
+    await drained(flusher)
+    assert flusher.saver.stats().tiers.oldest_seconds == 0
 
 
 class Down(InMemorySaver):
