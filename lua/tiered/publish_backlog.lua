@@ -10,14 +10,10 @@
 -- Returns 1. Works on a full server.
 -- Errors: none of ours.
 
+--- @include lib/backlog
+
 local unflushed = KEYS[1]
 local result, records, before, length = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
-
--- Returns a number of the count, or 0 if another program wrote something else.
-local function number(text)
-  local value = tonumber(text or '')
-  return value and math.abs(value) < 1e15 and value or 0
-end
 
 local kept = math.max(tonumber(length), redis.call('PTTL', unflushed)) -- a pause may be longer
 redis.call('PERSIST', unflushed) -- a full server accepts this write, and then the others

@@ -4,7 +4,7 @@
 -- ARGV[1] written    records that the process wrote since its last report
 -- ARGV[2] flushed    records that it flushed since then
 -- ARGV[3] scan       the last scan that the process knows, or ''
--- ARGV[4] max        the write is admitted and counted if fewer records are left; 0 if there is no write
+-- ARGV[4] limit      the write is admitted and counted if fewer records are left; 0 if there is no write
 -- ARGV[5] length     milliseconds for which the count is kept
 -- ARGV[6] generation  that of the count, as the process knows it, or ''
 -- ARGV[7] known      total of written records that it knows of that generation
@@ -13,21 +13,17 @@
 -- If there was a later scan, it may have seen the flushed records already, so they are not subtracted: until the next
 -- scan the count may be too high, but never too low.
 -- The generation changes if the count is gone, or older than what the process knows. Then records may be lost.
--- Returns {records left, 1 if the write is admitted, total of written records, the result of the last scan or '',
---   generation, milliseconds since the last scan, milliseconds for which flushing is still paused}.
+-- Returns {records left, 1 if the write is admitted, total of written records, milliseconds since the last scan,
+--   milliseconds for which flushing is still paused, the result of the last scan or '', generation}.
 -- Works on a full server.
 -- Errors: none of ours.
 
+--- @include lib/backlog
+
 local unflushed = KEYS[1]
-local written, flushed, scan, max, length = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), ARGV[5]
+local written, flushed, scan, limit, length = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local generation, known, new = ARGV[6], tonumber(ARGV[7]), ARGV[8]
 local LONGEST_PAUSE = 86400000 -- milliseconds; a longer one shows that the clock was set back
-
--- Returns a number of the count, or 0 if another program wrote something else.
-local function number(text)
-  local value = tonumber(text or '')
-  return value and math.abs(value) < 1e15 and value or 0
-end
 
 local kept = math.max(tonumber(length), redis.call('PTTL', unflushed)) -- a pause may be longer
 redis.call('PERSIST', unflushed) -- a full server accepts this write, and then the others
@@ -44,8 +40,8 @@ local age, paused = stored[5] and math.max(0, now - number(stored[5])) or 0, mat
 if paused > LONGEST_PAUSE then paused = 0 end
 written, flushed = number(stored[1]) + written, number(stored[2]) + flushed
 flushed = math.min(flushed, written)
-local admitted = written - flushed < max and 1 or 0
+local admitted = written - flushed < limit and 1 or 0
 written = written + admitted
 redis.call('HSET', unflushed, 'written', string.format('%.0f', written), 'flushed', string.format('%.0f', flushed))
 redis.call('PEXPIRE', unflushed, kept)
-return { written - flushed, admitted, written, result, stored[4], age, paused }
+return { written - flushed, admitted, written, age, paused, result, stored[4] }

@@ -2,7 +2,10 @@
 
 A record is stored with its thread, and a Cluster keeps threads on different nodes. So no script can count all records
 while it writes one. Hot keeps a count instead: each process reports the records that it wrote and flushed, and a scan
-of all keys corrects the count every few seconds.
+of all keys corrects the count every few seconds. Only processes with flushers scan, and calls of `flush` and `close`.
+
+Between two scans the count is not too low. A scan misses only writes that were admitted and reported, but not stored
+when it read their thread.
 """
 
 from __future__ import annotations
@@ -17,10 +20,10 @@ from uuid import uuid4
 
 from redis_saver._common import forks, names
 from redis_saver._common.names import Keyspace
-from redis_saver._engine.requests import Batch, Call, Command, Operation, Scan
+from redis_saver._engine.requests import Batch, Call, Command, Operation, Scan, Sleep
 from redis_saver._tiered import scripts
 from redis_saver._tiered.counts import LiveTiers
-from redis_saver.errors import decoding
+from redis_saver.errors import BacklogFull, decoding
 
 SCAN_INTERVAL = 5.0
 """Seconds between two scans, over all processes. After a long scan the pause is 20 times its duration."""
@@ -35,6 +38,8 @@ _PAUSE_AGE = 1.0
 """Age in seconds up to which a report says whether flushing is paused."""
 SHARES = 1000
 """A process reports to hot before it has more than `max_backlog / SHARES` unreported records."""
+_ASK_AGAIN = 0.05
+"""Seconds between two reports of a write that waits."""
 _RESULT = re.compile(rb"[0-9a-f]{32}(?: [0-9]{1,15}){4}")
 _GENERATION = re.compile(rb"[0-9a-f]{32}")
 """Format of a scan's result, and of a generation. Anything else comes from another program and is ignored."""
@@ -54,19 +59,23 @@ class Scanned(NamedTuple):
 
 
 class BacklogCount:
-    """This process's part of the count."""
+    """This process's part of the count. Admits its writes while the backlog is below `limit`."""
 
     def __init__(self, keyspace: Keyspace, counts: LiveTiers) -> None:
         """Start with nothing to report."""
         self._keyspace = keyspace
         self.counts: LiveTiers = counts
+        self.limit: int = 0
+        """`max_backlog` of the saver."""
+        self.timeout: float = 0.0
+        """Its `backlog_timeout`: seconds for which a write waits."""
         self.after_fork()
         forks.watch(self)
 
     def after_fork(self) -> None:
         self._lock = threading.Lock()
         self._written, self._reporting, self._flushed = 0, 0, 0
-        self._scan, self._generation, self._total = b"", b"", 0
+        self.scan_id, self._generation, self._total = b"", b"", 0
         self.suspected: tuple[bytes, int] | None = None
         """The generation that hot had before it may have lost data, and the number of records that cold lacked then."""
         self._reported, self._paused_until = -math.inf, -math.inf
@@ -77,42 +86,78 @@ class BacklogCount:
             self._written += records
             self.counts.set_backlog(self.counts.backlog + records)
 
-    def flushed(self, records: int) -> None:
-        """Count records that this process flushed. Any process may have written them."""
-        with self._lock:
-            self._flushed += records
-            self.counts.set_backlog(self.counts.backlog - records)
+    def flushed(self, records: int, scan_id: bytes) -> None:
+        """Count records that this process flushed. Any process may have written them.
 
-    def admit(self, limit: int) -> bool:
-        """Count a write without a request. Returns False near the limit and after many writes. Then call `report`."""
+        Args:
+            records: Their number.
+            scan_id: The value of `scan_id` before they were removed from hot. A later scan did not find them.
+        """
         with self._lock:
-            if self._written + self._reporting >= limit // SHARES or self.counts.backlog >= limit:
-                return False
-            self._written += 1
-            self.counts.set_backlog(self.counts.backlog + 1)
-            return True
+            if scan_id == self.scan_id:
+                self._flushed += records
+                self.counts.set_backlog(self.counts.backlog - records)
 
-    def report(self, limit: int = 0) -> Operation[tuple[bool, int]]:
+    def admit_write(self) -> Operation[None]:
+        """Count a record that the caller writes next. Waits while the backlog is full.
+
+        Sends nothing, except near the limit and after many writes.
+
+        Raises:
+            BacklogFull: It was full for `timeout` seconds.
+        """
+        with self._lock:
+            if self._written + self._reporting < self.limit // SHARES and self.counts.backlog < self.limit:
+                self._written += 1
+                self.counts.set_backlog(self.counts.backlog + 1)
+                return
+        yield from self._wait(writes=True)
+
+    def wait_for_room(self) -> Operation[None]:
+        """Wait while the backlog is full. Counts nothing, and raises the same error as `admit_write`."""
+        if self.counts.backlog >= self.limit:
+            yield from self._wait(writes=False)
+
+    def _wait(self, *, writes: bool) -> Operation[None]:
+        deadline = time.monotonic() + self.timeout
+        while True:
+            is_admitted, _ = yield from self.report(writes=writes)
+            if is_admitted or (not writes and self.counts.backlog < self.limit):
+                return
+            if time.monotonic() >= deadline:
+                paused = "Flushing is paused: resume it. " if self.counts.paused_seconds else ""
+                raise BacklogFull(
+                    f"{self.counts.backlog} records wait to be flushed to cold, and the backlog did not fall below "
+                    f"max_backlog={self.limit} within {self.timeout:g} seconds (backlog_timeout). Nothing was "
+                    f"written. {paused}Check that cold is up, and that a flusher runs (flusher=True, or redis-saver "
+                    "flush). The process that flushes has the error: in stats().tiers.last_error and its log, or in "
+                    "the output of redis-saver flush. redis-saver doctor shows the backlog from any machine"
+                )
+            yield Sleep(_ASK_AGAIN)
+
+    def report(self, *, writes: bool = False) -> Operation[tuple[bool, int]]:
         """Report this process's counts to hot, and learn the count of all processes.
 
         Args:
-            limit: Admit and count a write if fewer than `limit` records are left. 0: report only, without a write.
+            writes: True: also admit and count a write, if fewer than `limit` records are left.
 
         Returns:
             True if the write is admitted, and the number of records that all processes have written so far.
         """
         with self._lock:
-            written, flushed, scan = self._written, self._flushed, self._scan
+            written, flushed, scan_id = self._written, self._flushed, self.scan_id
             generation, total = self._generation, self._total
             self._reporting += written
             self._written = self._flushed = 0
         is_reported = False
         try:
-            arguments = (written, flushed, scan, limit, KEPT_FOR, generation, total, uuid4().hex)
+            limit = self.limit if writes else 0
+            arguments = (written, flushed, scan_id, limit, KEPT_FOR, generation, total, uuid4().hex)
             reply = yield Call(scripts.REPORT_BACKLOG, (self._keyspace.unflushed,), arguments)
             with decoding("the size of the backlog"):
-                left, admitted, total, age, pause = map(index, (*reply[:3], *reply[5:7]))
-                result, generation = (bytes(memoryview(part)) for part in reply[3:5])
+                *numbers, result, generation = reply
+                left, admitted, total, age, pause = map(index, numbers)
+                result, generation = bytes(memoryview(result)), bytes(memoryview(generation))
             is_reported = True
         finally:
             with self._lock:
@@ -125,8 +170,11 @@ class BacklogCount:
             self._paused_until = self._reported + pause / 1000
             if _RESULT.fullmatch(result):
                 self.counts.learn(result.decode(), age / 1000)
-            if (latest := result.partition(b" ")[0]) != self._scan:
-                self._scan, self._flushed = latest, 0  # this scan may have seen what was flushed since the request
+            if (latest := result.partition(b" ")[0]) != self.scan_id:
+                self.scan_id, self._flushed = (
+                    latest,
+                    0,
+                )  # the scan may not have found what was flushed since the request
             self.counts.set_backlog(left + self._written + self._reporting - self._flushed)
         return bool(admitted), total
 
@@ -178,9 +226,12 @@ class BacklogCount:
                 with decoding("the backlog of a thread"):
                     count, age, refused = map(index, reply)
                 records, oldest, aside = records + count, max(oldest, age), aside + refused
-        result = f"{uuid4().hex} {len(threads)} {records} {oldest} {aside}"
+        scan_id = uuid4().hex
+        result = f"{scan_id} {len(threads)} {records} {oldest} {aside}"
         yield Call(scripts.PUBLISH_BACKLOG, (keyspace.unflushed,), (result, records, written_before, KEPT_FOR))
-        self.counts.learn(result)
+        with self._lock:
+            self.scan_id, self._flushed = scan_id.encode(), 0  # else hot ignores what is flushed until the next report
+            self.counts.learn(result)
         return Scanned(threads, records, oldest, aside, sum(took) - max(took))
 
 

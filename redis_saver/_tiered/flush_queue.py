@@ -1,4 +1,4 @@
-"""The threads that this process flushes next. Writers wait here, too, while the backlog is full."""
+"""The threads that this process flushes next."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from redis_saver._common import forks
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
 from redis_saver._common.logs import Log
-from redis_saver._engine.requests import Sleep
-from redis_saver._tiered.backlog import SCAN_INTERVAL, BacklogCount
-from redis_saver._tiered.requests import Tiered
-from redis_saver.errors import BacklogFull
+from redis_saver._tiered.backlog import SCAN_INTERVAL
 
 MAX_BACKOFF = 10.0
 """Maximum pause between two tries while cold accepts nothing, in seconds."""
@@ -34,30 +31,19 @@ WITNESSES = 100
 _MAX_ITEMS, _MAX_BYTES = 10_000, 32 * 2**20
 """Bounds of the caches of channel versions in cold, and of threads whose refusal was logged."""
 _OUTAGE, _DOUBLINGS = 3, 10
-_ASK_AGAIN = 0.05
 _LOG = Log("redis_saver.tiered")
 
 ColdHistory: TypeAlias = Literal["all", "latest"]
 
 
 class FlushQueue:
-    """The threads that this process flushes next, by due time. Writers also wait here while the backlog is full."""
+    """The threads that this process flushes next, by due time."""
 
-    def __init__(
-        self,
-        backlog: BacklogCount,
-        history: ColdHistory,
-        flush_interval: float,
-        max_backlog: int,
-        backlog_timeout: float,
-        *,
-        flushes: bool,
-    ) -> None:
+    def __init__(self, history: ColdHistory, flush_interval: float, *, flushes: bool) -> None:
         """Start empty. The arguments are those of `saver.TwoTiers`."""
         self.history: ColdHistory = history
         self.flush_interval: float = flush_interval
-        self._backlog, self._flushes = backlog, flushes
-        self._max_backlog, self._backlog_timeout = max_backlog, backlog_timeout
+        self._flushes = flushes
         self._versions = BoundedCache[tuple[str, str], tuple[str, Mapping[str, Any]]](_MAX_ITEMS, _MAX_BYTES)
         self._refused = BoundedCache[str, bool](_MAX_ITEMS, _MAX_BYTES)
         self.after_fork()
@@ -132,34 +118,6 @@ class FlushQueue:
                     _LOG.warning("the flusher does not reach both servers, and keeps trying: %s", failed)
             if self._outages >= _OUTAGE:
                 self._not_before = now + min(MAX_BACKOFF, 0.5 * 2 ** min(self._outages - _OUTAGE, _DOUBLINGS))
-
-    def wait_for_capacity(self, *, is_writing: bool = True) -> Tiered[None]:
-        """Wait until the backlog is below `max_backlog`.
-
-        Args:
-            is_writing: True: count a record that the caller writes next. False: only wait until the known backlog is
-                below the limit.
-
-        Raises:
-            BacklogFull: The backlog still is at `max_backlog` after `backlog_timeout` seconds.
-        """
-        counts, limit = self._backlog.counts, self._max_backlog
-        if self._backlog.admit(limit) if is_writing else counts.backlog < limit:
-            return
-        deadline = time.monotonic() + self._backlog_timeout
-        while True:
-            admitted, _ = yield from self._backlog.report(limit if is_writing else 0)
-            if admitted or (not is_writing and counts.backlog < limit):
-                return
-            if time.monotonic() >= deadline:
-                paused = "Flushing is paused: resume it. " if counts.paused_seconds else ""
-                raise BacklogFull(
-                    f"{counts.backlog} records wait to be flushed to cold, and the backlog did not fall below "
-                    f"max_backlog={limit} within {self._backlog_timeout:g} seconds (backlog_timeout). Nothing was "
-                    f"written. {paused}Check that cold is up, that a flusher runs (flusher=True, or redis-saver "
-                    "flush), and stats().tiers.last_error"
-                )
-            yield Sleep(_ASK_AGAIN)
 
     def versions(self, namespace: tuple[str, str], checkpoint_id: str) -> Mapping[str, Any] | None:
         """Return the channel versions of a checkpoint, if it is the one that cold stored last in this namespace."""

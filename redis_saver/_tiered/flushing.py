@@ -263,7 +263,7 @@ class _Claim:
         coalesces = queue is not None and queue.history == "latest" and not unacked
         until = began + seconds, time.time() + seconds  # the monotonic clock stops while a machine sleeps
         yield from self.run(*until, coalesces=coalesces)
-        ack = self._ack()
+        ack, scan_id = self._ack(), self.tiers.backlog_count.scan_id
         try:
             left = yield ack
         except Exception:  # noqa: BLE001 - a fenced flusher must learn it
@@ -275,7 +275,7 @@ class _Claim:
             _LOG.warning(text, shown(self.thread))
             left = 1
         else:
-            self.tiers.backlog_count.flushed(len(self.done))
+            self.tiers.backlog_count.flushed(len(self.done), scan_id)
             if queue:
                 for escaped, (raw_id, versions) in self.latest.items():
                     queue.remember((self.thread, names.name_of(escaped)), names.name_of(raw_id), versions)

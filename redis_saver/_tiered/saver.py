@@ -144,9 +144,9 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         self._context.cold_timeout = cold_timeout
         self._flushes = flusher and mode == "write-behind"
         if mode == "write-behind":
-            self._context.flush_queue = FlushQueue(
-                self._context.backlog_count, cold_history, flush_interval, max_backlog, backlog_timeout, flushes=flusher
-            )
+            self._context.flush_queue = FlushQueue(cold_history, flush_interval, flushes=flusher)
+            count = self._context.backlog_count
+            count.limit, count.timeout = max_backlog, backlog_timeout
         self._flusher = Flusher(self, self._context, driver, flush_workers)
         self._lifetime = Lifetime(self._flusher if self._flushes else None)
         if self._flushes and self._hot_class is RedisSaver:  # an asyncio client waits for the loop of the first call
@@ -195,10 +195,9 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
             return self._driver.run(self._counting.call(operation, name))
 
     async def _arun(self, operation: Tiered[T], name: str = "") -> T:
-        queue = self._context.flush_queue
-        if queue and name in ("put", "put_writes"):  # this wait blocks no worker thread and no close()
+        if self._context.flush_queue and name in ("put", "put_writes"):  # blocks no worker thread and no close()
             with self._lifetime:
-                waiting = queue.wait_for_capacity(is_writing=False)
+                waiting = self._context.backlog_count.wait_for_room()
             await self._driver.arun_sleeping(waiting)
         with self._lifetime:
             return await self._driver.arun(self._counting.call(operation, name))

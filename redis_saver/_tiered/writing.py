@@ -143,7 +143,7 @@ def _store_behind(tiers: Tiers, write: _Write) -> Tiered[bool]:
         return False
     thread, ns, _ = write.address
     by = GuardedScript(write.behind, tiers.hot_context.keyspace.tier_keys(thread).writing, write.writer)
-    yield from queue.wait_for_capacity()
+    yield from tiers.backlog_count.admit_write()
     try:
         for attempts, missing in enumerate((None, *write.lacked, None)):
             with suppress(ThreadDamaged):  # the write goes to cold first, and repairs it

@@ -118,6 +118,25 @@ async def test_few_writes_report_the_backlog(tiers: Tiers) -> None:
     assert scripts_run.count(scripts.REPORT_BACKLOG) == 1
 
 
+async def test_a_process_that_does_not_flush_is_told_where_the_error_of_cold_is(tiers: Tiers) -> None:
+    writer = await tiers.uniform(**LIMITED, max_backlog=1)
+    await write(writer, "thread", 1)
+    with pytest.raises(BacklogFull, match="process that flushes has the error: .*output of redis-saver flush.* doctor"):
+        await write(writer, "thread", 2)
+    assert writer.saver.stats().tiers.last_error == ""
+
+
+async def test_a_write_that_goes_to_cold_first_also_waits_for_room(tiers: Tiers) -> None:
+    """Only the script of the write finds out that it has to, and that script stores it otherwise."""
+    writer, other = await tiers.uniform(**LIMITED, max_backlog=1), await tiers.uniform(**BEHIND)
+    await write(writer, "full", 1)
+    with pytest.raises(BacklogFull, match="Nothing was written"):
+        await write(writer, "thread", 2)
+    assert await other.list(config("thread")) == []
+    await write(other, "thread", 2)
+    assert other.saver.stats().tiers.written_through == 1
+
+
 @pytest.mark.parametrize(("slow", "most"), [(1, backlog.SCAN_INTERVAL), (3, 60)])
 async def test_a_request_that_hangs_does_not_delay_the_next_scan(tiers: Tiers, slow: int, most: float) -> None:
     """A scan of many keys has many requests, and delays it by 20 times its length."""
@@ -146,6 +165,36 @@ async def test_a_scan_repairs_a_lost_count(tiers: Tiers) -> None:
         await write(uniform, "thread", 6)
 
 
+async def test_what_a_process_flushes_after_its_scan_is_subtracted_at_once(tiers: Tiers) -> None:
+    writer, flusher = [await tiers.uniform(**BEHIND) for _ in range(2)]
+    await write(writer, "thread", *range(1, 6))
+    await ran(writer, writer.saver._context.backlog_count.report())
+    await scanned(flusher)
+    await ran(flusher, flush_what_goes(flusher.saver._context, "thread"))
+    await write(writer, "thread", 6)
+    for process in (writer, flusher):
+        await ran(process, process.saver._context.backlog_count.report())
+    assert counted(tiers) == dirty(tiers) == flusher.saver.stats().tiers.backlog == 1
+
+
+async def test_a_flush_before_a_scan_that_is_counted_after_it_is_not_subtracted(tiers: Tiers) -> None:
+    """Cold has the record and hot has removed it. Then the process scans, before it knows that."""
+    uniform = await tiers.uniform(**BEHIND)
+    for thread in ("flushed", "waits"):
+        await write(uniform, thread, 1)
+    acked = Meanwhile(
+        uniform.saver.hot, lambda _: None, lambda request: scan if script_of(request) is scripts.ACK else None
+    )
+
+    async def scan() -> None:
+        uniform.saver.hot._driver = acked.wrapped
+        await scanned(uniform)
+
+    await ran(uniform, flush_what_goes(uniform.saver._context, "flushed"))
+    await ran(uniform, uniform.saver._context.backlog_count.report())
+    assert counted(tiers) == dirty(tiers) == 1
+
+
 @pytest.mark.parametrize("junk", [b"inf", b"nan", b"-inf", b"x", b"1e300"])
 @pytest.mark.by_turns
 async def test_a_corrupt_count_blocks_no_writer(tiers: Tiers, junk: bytes) -> None:
@@ -158,7 +207,7 @@ async def test_a_corrupt_count_blocks_no_writer(tiers: Tiers, junk: bytes) -> No
 @pytest.mark.parametrize("seed", seeds(range(6)))
 @pytest.mark.by_turns
 async def test_the_count_is_never_too_low(tiers: Tiers, seed: int) -> None:
-    """Processes write, flush, report and scan in any order, also during a scan."""
+    """Processes write, flush, report and scan in any order, also during a scan, and scan during a flush."""
     chance, written = random.Random(seed), dict.fromkeys(("a", "b", "c"), 0)
     processes = [await tiers.uniform(**BEHIND) for _ in range(3)]
 
@@ -176,16 +225,21 @@ async def test_the_count_is_never_too_low(tiers: Tiers, seed: int) -> None:
         else:
             await report(process)
 
+    def others_act(_: Any) -> Any:
+        others = [one for one in processes if one is not process]
+        return (lambda: act(chance.choice(others))) if chance.random() < 0.4 else None
+
+    def some_scan(request: Any) -> Any:
+        is_acked = script_of(request) is scripts.ACK and chance.random() < 0.4
+        return (lambda: scanned(chance.choice([process, *processes]))) if is_acked else None
+
     for _ in range(60):
         process = chance.choice(processes)
-        if chance.random() < 0.15:
-            others, here = [one for one in processes if one is not process], process.saver.hot
-            works = here._driver
-            Meanwhile(here, lambda _: (lambda: act(chance.choice(others))) if chance.random() < 0.4 else None)  # noqa: B023
-            await scanned(process)
-            here._driver = works
-        else:
-            await act(process)
+        here, scans = process.saver.hot, chance.random() < 0.15
+        works = here._driver
+        Meanwhile(here, others_act if scans else lambda _: None, (lambda _: None) if scans else some_scan)
+        await (scanned if scans else act)(process)
+        here._driver = works
         unreported = sum(one.saver._context.backlog_count._written for one in processes)
         assert counted(tiers) + unreported >= dirty(tiers)
     for process in processes:
