@@ -7,7 +7,7 @@
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- KEYS[6] flush      hash        <prefix>:{<thread>}:flush
 --
--- Returns 1 if it was recorded. Returns 0 if cold has the thread, or if a writer has an intent.
+-- Returns the number of records. Returns 0 if cold has the thread, or if a writer has an intent.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
@@ -25,4 +25,4 @@ local is_only_here = meta and (not found[4] or meta.dirty and redis.call('EXISTS
 if not is_only_here or redis.call('EXISTS', intents) == 1 then return 0 end
 redis.call('UNLINK', lease) -- a thread that began without the tiers may have the mark of a new one
 note_all(index, data, dirty, flush, meta)
-return 1
+return redis.call('ZCARD', dirty)

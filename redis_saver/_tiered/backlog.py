@@ -4,8 +4,8 @@ A record is stored with its thread, and a Cluster keeps threads on different nod
 while it writes one. Hot keeps a count instead: each process reports the records that it wrote and flushed, and a scan
 of all keys corrects the count every few seconds. Only processes with flushers scan, and calls of `flush` and `close`.
 
-Between two scans the count is not too low. A scan misses only writes that were admitted and reported, but not stored
-when it read their thread.
+Between two scans the count is not too low, except by three small numbers: writes that were reported but not stored yet
+when a scan read their thread, records that a script added again, and a report that the client sent twice.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from operator import index
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from redis_saver._checkpoint import listing, threads
@@ -254,6 +255,9 @@ def enroll(tiers: Tiers, thread: str | None) -> Tiered[None]:
 
 def enrolled(tiers: Tiers, thread: str) -> Operation[bool]:
     """Enroll a thread without a flush. Returns False if cold has the thread."""
-    is_enrolled = bool((yield Call(scripts.ENROLL, tiers.hot_context.keyspace.tier_keys(thread), ())))
-    tiers.counts.enrolled += is_enrolled
-    return is_enrolled
+    reply = yield Call(scripts.ENROLL, tiers.hot_context.keyspace.tier_keys(thread), ())
+    with decoding("the backlog of thread {!r}", thread):
+        records = index(reply)
+    tiers.backlog_count.wrote(records)
+    tiers.counts.enrolled += records > 0
+    return records > 0

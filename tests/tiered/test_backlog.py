@@ -195,6 +195,17 @@ async def test_a_flush_before_a_scan_that_is_counted_after_it_is_not_subtracted(
     assert counted(tiers) == dirty(tiers) == 1
 
 
+async def test_the_records_of_a_thread_from_before_the_tiers_are_counted(tiers: Tiers) -> None:
+    await write(tiers.target.uniform(), "old", 1, 2, 3)
+    uniform = await tiers.uniform(**BEHIND)
+    await write(uniform, "old", 4)
+    await ran(uniform, uniform.saver._context.backlog_count.report())
+    assert counted(tiers) == dirty(tiers) == 4
+    await drained(uniform)
+    await ran(uniform, uniform.saver._context.backlog_count.report())
+    assert counted(tiers) == 0
+
+
 @pytest.mark.parametrize("junk", [b"inf", b"nan", b"-inf", b"x", b"1e300"])
 @pytest.mark.by_turns
 async def test_a_corrupt_count_blocks_no_writer(tiers: Tiers, junk: bytes) -> None:
