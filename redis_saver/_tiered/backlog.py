@@ -128,10 +128,9 @@ class BacklogCount:
                 paused = "Flushing is paused: resume it. " if self.counts.paused_seconds else ""
                 raise BacklogFull(
                     f"{self.counts.backlog} records wait to be flushed to cold, and the backlog did not fall below "
-                    f"max_backlog={self.limit} within {self.timeout:g} seconds (backlog_timeout). Nothing was "
-                    f"written. {paused}Check that cold is up, and that a flusher runs (flusher=True, or redis-saver "
-                    "flush). The process that flushes has the error: in stats().tiers.last_error and its log, or in "
-                    "the output of redis-saver flush. redis-saver doctor shows the backlog from any machine"
+                    f"max_backlog={self.limit} within {self.timeout:g} seconds (backlog_timeout). Nothing was written. "
+                    f"{paused}Check that cold is up, and that a flusher runs (flusher=True, or redis-saver flush). Its "
+                    "process has the error: in stats().tiers.last_error, or in the output of redis-saver flush"
                 )
             yield Sleep(_ASK_AGAIN)
 

@@ -36,7 +36,7 @@ class LiveTiers(Live, TierStats):
         """Times (`time.monotonic`) since which flushes have been waiting for a call of cold."""
         self._hung_at = -math.inf
         self._scan = ""
-        self._scanned_at, self._oldest_at = -math.inf, math.inf
+        self._scanned_at, self._oldest_at, self._scanned_threads = -math.inf, math.inf, 0
 
     def note_hang(self) -> float:
         """Count cold as unreachable if a flush has waited long for it. Returns the seconds, or 0 if it was counted."""
@@ -67,13 +67,13 @@ class LiveTiers(Live, TierStats):
         self.oldest_seconds = max(0.0, now - self._oldest_at)
 
     def set_backlog(self, records: int) -> None:
-        """Set the number of records that cold lacks. Only a scan tells how many are set aside, and the oldest age.
+        """Set the number of records that cold lacks. Only a scan tells the rest: threads, records set aside, the age.
 
         The number may be too low, because others flush records before their writers report them. So a process that
         scans waits for the next scan to learn that nothing is left.
         """
         self.backlog = max(0, records)
-        self.dirty_threads = min(max(1, self.dirty_threads), self.backlog)
+        self.dirty_threads = min(max(1, self._scanned_threads), self.backlog)
         if self.backlog:
             self._oldest_at = min(self._oldest_at, time.monotonic())
         elif not self.scans:
@@ -84,8 +84,9 @@ class LiveTiers(Live, TierStats):
         scan, *numbers = result.split()
         if scan != self._scan:
             self._scan, self._scanned_at = scan, time.monotonic() - age
-            self.dirty_threads, self.backlog, oldest, self.set_aside = map(int, numbers)
-            self._oldest_at = self._scanned_at - oldest / 1000 if self.backlog else math.inf
+            self._scanned_threads, records, oldest, self.set_aside = map(int, numbers)
+            self._oldest_at = self._scanned_at - oldest / 1000 if records else math.inf
+            self.set_backlog(records)
 
 
 def what_is_left(stats: TierStats) -> str:

@@ -145,8 +145,7 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         self._flushes = flusher and mode == "write-behind"
         if mode == "write-behind":
             self._context.flush_queue = FlushQueue(cold_history, flush_interval, flushes=flusher)
-            count = self._context.backlog_count
-            count.limit, count.timeout = max_backlog, backlog_timeout
+            self._context.backlog_count.limit, self._context.backlog_count.timeout = max_backlog, backlog_timeout
         self._flusher = Flusher(self, self._context, driver, flush_workers)
         self._lifetime = Lifetime(self._flusher if self._flushes else None)
         if self._flushes and self._hot_class is RedisSaver:  # an asyncio client waits for the loop of the first call

@@ -121,7 +121,7 @@ async def test_few_writes_report_the_backlog(tiers: Tiers) -> None:
 async def test_a_process_that_does_not_flush_is_told_where_the_error_of_cold_is(tiers: Tiers) -> None:
     writer = await tiers.uniform(**LIMITED, max_backlog=1)
     await write(writer, "thread", 1)
-    with pytest.raises(BacklogFull, match="process that flushes has the error: .*output of redis-saver flush.* doctor"):
+    with pytest.raises(BacklogFull, match="Its process has the error: .*output of redis-saver flush"):
         await write(writer, "thread", 2)
     assert writer.saver.stats().tiers.last_error == ""
 
@@ -269,3 +269,19 @@ async def test_backlog_statistics_agree_after_a_flush(tiers: Tiers) -> None:
         await ran(uniform, flush_what_goes(uniform.saver._context, thread))
     stats = uniform.saver.stats().tiers
     assert (stats.backlog, stats.dirty_threads, stats.oldest_seconds, stats.set_aside) == (0, 0, 0, 0)
+
+
+async def test_between_two_scans_the_dirty_threads_are_those_of_the_last_one(tiers: Tiers) -> None:
+    writer, flusher = [await tiers.uniform(**BEHIND) for _ in range(2)]
+    threads = [f"t{number}" for number in range(6)]
+    for number in (1, 2):
+        for thread in threads:
+            await write(writer, thread, number)
+        await ran(writer, writer.saver._context.backlog_count.report())
+        if number == 1:
+            await scanned(flusher)
+            for thread in threads:
+                await ran(flusher, flush_what_goes(flusher.saver._context, thread))
+            assert flusher.saver.stats().tiers.dirty_threads == 0
+    await ran(flusher, flusher.saver._context.backlog_count.report())
+    assert (flusher.saver.stats().tiers.backlog, flusher.saver.stats().tiers.dirty_threads) == (6, 6)
