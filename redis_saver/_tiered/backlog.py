@@ -170,10 +170,8 @@ class BacklogCount:
             if _RESULT.fullmatch(result):
                 self.counts.learn(result.decode(), age / 1000)
             if (latest := result.partition(b" ")[0]) != self.scan_id:
-                self.scan_id, self._flushed = (
-                    latest,
-                    0,
-                )  # the scan may not have found what was flushed since the request
+                # It may not have found what was flushed since the request.
+                self.scan_id, self._flushed = latest, 0
             self.counts.set_backlog(left + self._written + self._reporting - self._flushed)
         return bool(admitted), total
 
