@@ -16,9 +16,11 @@ local function close_directory(last, lasting)
     return
   end
   redis.call('HSET', tokens, '@last', string.format('%.0f', last), '@lasting', lasting)
-  local latest = lasting == 0 and string.format('%.0f', redis.call('ZRANGE', deadlines, -1, -1, 'WITHSCORES')[2])
+  local latest = lasting == 0 and tonumber(redis.call('ZRANGE', deadlines, -1, -1, 'WITHSCORES')[2])
+  -- Another program may have written more than PEXPIREAT takes.
+  local deadline = latest and math.abs(latest) < 1e15 and string.format('%.0f', latest)
   for _, key in ipairs({ partitions, deadlines, tokens }) do
-    if latest then redis.call('PEXPIREAT', key, latest) else redis.call('PERSIST', key) end
+    if deadline then redis.call('PEXPIREAT', key, deadline) else redis.call('PERSIST', key) end
   end
 end
 

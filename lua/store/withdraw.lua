@@ -16,7 +16,9 @@ local partitions, deadlines, tokens = unpack(KEYS)
 local last, lasting = open_directory()
 if not last then return lasting end
 local token = redis.call('HGET', tokens, ARGV[1])
-if not token or tonumber(token) > tonumber(ARGV[2]) then return 0 end
+if not token then return 0 end
+if not tonumber(token) then return redis.error_reply('DIRECTORY a token of the directory cannot be read') end
+if tonumber(token) > tonumber(ARGV[2]) then return 0 end
 lasting = lasting - take_out(ARGV[1])
 close_directory(last, lasting)
 return 1
