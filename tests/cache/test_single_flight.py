@@ -8,12 +8,14 @@ import os
 import sys
 import time
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
 
 from redis_saver import EncodeError
+from redis_saver._cache import flights
 from redis_saver._engine.requests import Sleep
 from tests.support.caching import UniformCache, cache_of
 from tests.support.growing import until
@@ -172,6 +174,18 @@ async def test_child_tasks_of_one_task_are_separate_callers(target: Target) -> N
     await cache.get([L])
     await asyncio.gather(*(asyncio.create_task(computing.call(cache, K)) for _ in range(5)))
     assert computing.computed == {L: 1, K: 1}
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_child_tasks_of_a_task_whose_flight_expired_are_separate_callers(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, computing, expired = cache_of(target, single_flight=LONG), Computing(), time.monotonic() + 101
+    await cache.get([L])
+    monkeypatch.setattr(flights, "time", SimpleNamespace(monotonic=lambda: expired))
+    assert await get(cache, L) == {}, "another caller has its flight now"
+    await asyncio.gather(*(asyncio.create_task(computing.call(cache, K)) for _ in range(5)))
+    assert computing.computed == {K: 1}
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
