@@ -626,6 +626,8 @@ def test_the_front_of_a_growing_list_is_not_encoded_again(count: int, ordinary_r
     more = FAST.dumps_rest(value, last.fingerprint)
     assert more.front == last.fingerprint.bytes
     assert completed(more, last.data) == FAST.dumps_rest(value)[:2]
+    snapshot = _DeltaSnapshot(value)
+    assert FAST.dumps_rest(snapshot, last.fingerprint)[2:] == more[2:]
     value[7].additional_kwargs["a"] = 1
     assert kept(value, more) == 7
     value[5] = lc.SystemMessage(value[5].content, id="5")
