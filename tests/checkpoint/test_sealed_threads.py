@@ -24,6 +24,7 @@ from tests.support.uniform import KEYS, Target, Uniform, encryption
 from tests.support.wrappers import Meanwhile
 
 from redis_saver import DecodeError, KeyMismatch, KeyUnavailable, PlainValueRefused
+from redis_saver._checkpoint import listing
 from redis_saver._engine.requests import Call, Command
 from redis_saver.encryption import Encryption, KeyContext, KeyProvider, Keyset, WrappedKey
 from redis_saver.telemetry import instrument
@@ -241,6 +242,31 @@ async def test_a_thread_that_another_process_made_anew(target: Target, method: s
         assert await reader.get_tuple(config()) is not None
         assert (await reader.check("thread")).sound
     assert len(await uniform.list(config("copy"))) == (3 if method == "copy_thread" else 0)
+
+
+async def test_a_list_whose_thread_is_replaced_between_two_pages_ends_with_an_error(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not begin again, as the caller has the first page."""
+    monkeypatch.setattr(listing, "CHECKPOINTS_PER_PAGE", 2)
+    uniform, other = saver(target), saver(target)
+    for number in range(4):
+        await put(uniform, config(), {"n": number}, checkpoint_id=str(number))
+    pages = list[Any]()
+
+    async def replace() -> None:
+        await other.delete_thread("thread")
+        await put(other, config(), {"n": 0}, checkpoint_id="0")
+
+    def before(request: Any) -> Any:
+        is_page = isinstance(request, Call) and request.script.name == "list"
+        pages.extend([request] * is_page)
+        return replace if is_page and len(pages) == 2 else None
+
+    Meanwhile(uniform.saver, before)
+    with pytest.raises(DecodeError, match="replaced"):
+        await uniform.list(config())
+    assert len(pages) == 2
 
 
 async def test_a_deleted_thread_is_gone_for_a_process_with_its_key(target: Target) -> None:
