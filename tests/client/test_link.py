@@ -92,13 +92,15 @@ def test_an_unknown_script_is_sent_with_its_text() -> None:
         played(at.answer(Command(("NONE", b"k"))), ResponseError("unknown command"))
 
 
-def test_a_lost_connection_is_retried_on_a_cluster_only() -> None:
+def test_a_lost_connection_is_retried_on_a_cluster_only(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "redis_saver.client")
     lost = redis.ConnectionError("lost")
     with pytest.raises(redis.ConnectionError):
         played(link().answer(GET), lost)
     at = link(Nodes())
     assert played(at.answer(GET), lost, TryAgainError(), "reply")[0] == "reply"
     assert at.traffic.retries == 2
+    assert [record.args for record in caplog.records] == [("ConnectionError: lost",)]
     with pytest.raises(redis.AuthenticationError):
         played(at.answer(GET), redis.AuthenticationError("wrong password"))
 
