@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -195,9 +195,9 @@ async def test_a_read_only_user_suffices_and_nothing_is_written(kind: Any) -> No
 
 
 @contextmanager
-def inspecting(*words: str) -> Iterator[tuple[str, httpx.Client]]:
-    """Run the command; yield the URL that it prints, and a client. It must end on a signal."""
-    command = [sys.executable, "-m", "redis_saver", "inspect", *words]
+def inspecting(*words: str, starter: Sequence[str] = ()) -> Iterator[tuple[str, httpx.Client]]:
+    """Run the command, by a `starter`; yield the URL that it prints, and a client. It must end on a signal."""
+    command = [*starter, sys.executable, "-m", "redis_saver", "inspect", *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True)
     try:
         assert process.stdout is not None
@@ -219,6 +219,14 @@ def test_the_command_prints_a_url_of_the_thread() -> None:
         assert "21 degrees" in newest and f'value str">{SECRET}' in newest, "a value without a masked name is shown"
         assert '<span class="masked">masked' in newest
         assert client.get(httpx.URL(url).join("/"), headers={"host": "evil.example"}).status_code == 421
+    server.stop()
+
+
+def test_the_command_ends_on_a_signal_that_its_parent_ignores() -> None:
+    """A shell ignores it for commands in the background."""
+    server = Server()
+    with inspecting("--redis", server.url, starter=("sh", "-c", 'trap "" INT; exec "$@"', "sh")) as (url, client):
+        assert client.get(url).status_code == 200
     server.stop()
 
 
