@@ -12,14 +12,15 @@ MAX_TOGETHER = 256
 """Maximum number of operations whose requests are sent together."""
 
 
-def together(operations: Sequence[Operation[T]], *, scripts_alone: bool = False) -> Operation[list[T]]:
+def together(operations: Sequence[Operation[T]], *, is_replicated: bool = False) -> Operation[list[T]]:
     """Run operations in lockstep. Each step is one batch, and one list of questions to the provider of keys.
 
     An error of a batch ends all operations. An error of the provider is raised in the operation that asked.
 
     Args:
         operations: The operations.
-        scripts_alone: True to send each request alone, because WAIT travels with a single script.
+        is_replicated: True: writes wait for replicas. Then a step with such a write sends each request alone, because
+            WAIT travels with a single script.
 
     Returns:
         Their results.
@@ -44,7 +45,7 @@ def together(operations: Sequence[Operation[T]], *, scripts_alone: bool = False)
                 else:
                     results[position] = pump.result
                     del running[position]
-            for position, reply in (yield from _replies(requests, scripts_alone)).items():
+            for position, reply in (yield from _replies(requests, is_replicated)).items():
                 running[position].reply = reply
             answers = (yield AskAll([*questions.values()])) if questions else ()
             for position, answer in zip(questions, answers, strict=True):
@@ -55,9 +56,10 @@ def together(operations: Sequence[Operation[T]], *, scripts_alone: bool = False)
     return results
 
 
-def _replies(requests: Mapping[int, Any], scripts_alone: bool) -> Operation[dict[int, Any]]:
+def _replies(requests: Mapping[int, Any], is_replicated: bool) -> Operation[dict[int, Any]]:
     replies: dict[int, Any] = {}
-    if scripts_alone or len(requests) <= 1:
+    waits = is_replicated and any(isinstance(each, Call) and each.script.is_confirmed for each in requests.values())
+    if waits or len(requests) <= 1:
         for position, request in requests.items():
             replies[position] = yield request
         return replies

@@ -37,7 +37,7 @@ class StoreContext(NamedTuple):
     """True if a command may replace a script that only reads. False with `require_primary`, because only scripts check
     it. False in a cluster, because its client may send commands to replicas."""
     is_replicated: bool
-    """True if writes wait for replicas. Then each script is sent alone."""
+    """True if writes wait for replicas (`lockstep.together`)."""
     embedder: Embedder | None = None
     """Embeds texts and compares vectors, if the store has an `index`."""
 

@@ -254,4 +254,4 @@ def refresh_ttls(context: StoreContext, hits: Iterable[Hit]) -> Operation[None]:
 
 def together(context: StoreContext, operations: Sequence[Operation[T]]) -> Operation[list[T]]:
     """Run operations in lockstep, and send their requests of the same step as one batch. Return their results."""
-    return lockstep.together(operations, scripts_alone=context.is_replicated)
+    return lockstep.together(operations, is_replicated=context.is_replicated)

@@ -31,7 +31,7 @@ A write does not begin if hot cannot store its intent, because other processes m
 data. With `on_hot_error="bypass"`, reads continue without hot, and so do writes that have already begun.
 
 Cold lacks a thread that was written to hot before there were tiers. So hot enrolls it first: it records everything as
-dirty, and a flush writes it to cold (`intents.enroll`). Until then only its newest checkpoint can be read.
+dirty, and a flush writes it to cold (`intents.enroll`).
 
 **Write-behind.** Hot acknowledges a write, and cold gets it later (`writing.py`, `lua/lib/write_behind.lua`):
 

@@ -90,13 +90,13 @@ def _is_newest(tiers: Tiers, address: Address, saved: CheckpointTuple | None) ->
     if namespace in tiers.verified:
         return True
     newest = yield ColdCall("get_tuple", (for_cold(configs.to_config(*namespace, "")),), is_sealed=True)
-    tiers.verified.store(namespace, True, sum(map(len, namespace)))
     hot_id, cold_id = saved and saved.checkpoint["id"], newest and newest.checkpoint["id"]
     may_lag = tiers.flush_queue and (cold_id is None or (hot_id is not None and cold_id < hot_id))
-    if hot_id == cold_id or may_lag:
-        return True
-    yield from change(tiers, address.thread_id, ANYBODY, None)
-    return False
+    is_newest = bool(hot_id == cold_id or may_lag)
+    if not is_newest:
+        yield from change(tiers, address.thread_id, ANYBODY, None)
+    tiers.verified.store(namespace, True, sum(map(len, namespace)))  # not after an error: hot still is behind
+    return is_newest
 
 
 def fetching(tiers: Tiers, address: Address, config: RunnableConfig | None = None) -> SingleFlight:

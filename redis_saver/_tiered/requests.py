@@ -26,7 +26,7 @@ class ColdCall(NamedTuple):
     is_sealed: bool = False
     """True: the call has envelopes, or no values, and its reply is not opened (`sealing.py`)."""
     around: Callable[[Tiered[Any]], Tiered[Any]] | None = None
-    """Runs the operation that seals or opens the values, and notes its requests (`stats.py`)."""
+    """Runs the operation that seals or opens the values, and notes its requests (`_Observed.watched`)."""
     waits: bool = False
     """True: wait for cold without a limit, as flushers, writes of a store, and reads within a write do."""
 

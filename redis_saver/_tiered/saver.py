@@ -224,6 +224,10 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
             _LOG.warning("%s", what_is_left(self.stats().tiers))
         return left
 
+    def _flush_block(self) -> Tiered[int]:
+        """Flush at the end of a block, if this process flushes. Returns the number of records that are left."""
+        return (yield from self._drain(CLOSE_TIMEOUT)) if self._flushes else 0
+
     def __repr__(self) -> str:
         """Return the class, hot, the class of cold, and the mode."""
         mode = "write-through" if self._context.flush_queue is None else "write-behind"
@@ -412,7 +416,7 @@ class TieredSaver(SyncTiers, TwoTiers[RedisSaver]):
         """Close, or flush while another block of this process is open. Warns about records left (`BacklogWarning`)."""
         is_last = self._lifetime.leave_block()
         with self._leaving(error):
-            left = self.close() if is_last else self._driver.run(self._drain(CLOSE_TIMEOUT))
+            left = self.close() if is_last else self._driver.run(self._flush_block())
             self._warn_of(left, error)
 
 
@@ -445,5 +449,5 @@ class AsyncTieredSaver(AsyncTiers, TwoTiers[AsyncRedisSaver]):
         """Close, or flush while another block of this process is open. Warns about records left (`BacklogWarning`)."""
         is_last = self._lifetime.leave_block()
         with self._leaving(error):
-            left = await (self.aclose() if is_last else self._driver.arun(self._drain(CLOSE_TIMEOUT)))
+            left = await (self.aclose() if is_last else self._driver.arun(self._flush_block()))
             self._warn_of(left, error)

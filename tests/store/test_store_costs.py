@@ -55,6 +55,19 @@ async def test_calls_take_one_to_three_round_trips(counted: tuple[Uniform, Count
     assert await trips(store.delete(NS, "k")) == 2, "after the last item the partition is withdrawn"
 
 
+async def test_reads_of_a_replicated_store_share_a_round_trip(target: Target, is_encrypted: bool) -> None:
+    """Only writes wait for replicas, and are sent one by one."""
+    users = [("memories", f"user-{number}") for number in range(20)]
+    await target.store().batch([PutOp(ns, "k", {"n": 1}) for ns in users])
+    client = target.client()
+    store, counter = target.store(client=client, min_replicas=1, replica_timeout=0.01), Counted(client)
+    reads = [GetOp(ns, "k") for ns in users]
+    await store.batch(reads)
+    counter.take()
+    assert [item.value for item in await store.batch(reads)] == [{"n": 1}] * 20
+    assert len(counter.take()) == 1
+
+
 async def test_a_batch_takes_one_to_three_round_trips(counted: tuple[Uniform, Counted], is_encrypted: bool) -> None:
     """With encryption, it also asks once for the data keys of all its partitions."""
     store, counter = counted

@@ -454,6 +454,16 @@ async def test_leaving_a_with_block_is_silent_after_a_full_flush(tiers: Tiers, c
     assert caplog.records == []
 
 
+async def test_blocks_of_a_saver_without_a_flusher_flush_nothing(tiers: Tiers) -> None:
+    """Also an inner block, after which the saver stays open."""
+    uniform = await tiers.uniform(**BEHIND)
+    async with Block(uniform.saver, tiers.native_async):
+        async with Block(uniform.saver, tiers.native_async):
+            await written(uniform)
+        assert await (await tiers.cold_uniform()).get_tuple(config()) is None
+    assert await (await tiers.cold_uniform()).get_tuple(config()) is None
+
+
 @pytest.mark.parametrize("error", [None, ZeroDivisionError()], ids=["end", "error"])
 async def test_leaving_a_with_block_without_hot_raises_and_logs(tiers: Tiers, caplog: Any, error: Any) -> None:
     uniform = await tiers.uniform(**QUICK)

@@ -395,6 +395,20 @@ async def test_verify_finds_a_write_that_went_to_cold_directly(tiers: Tiers, mod
     assert len(await cold.list(config())) == 5
 
 
+@both_modes
+async def test_verify_trusts_no_thread_that_hot_could_not_drop(tiers: Tiers, mode: dict[str, Any]) -> None:
+    uniform = await tiers.uniform(**mode)
+    made = await written(uniform)
+    await uniform.get_tuple(config())
+    stored = await put_new(await tiers.cold_uniform(), made[-1])
+    fresh = await tiers.uniform(**mode, verify="on_open")
+    works = tiers.fails(fresh, scripts.BEGIN_INTENT)
+    with pytest.raises(redis.ConnectionError):
+        await fresh.get_tuple(config())
+    works()
+    assert (await fresh.get_tuple(config())).config == stored
+
+
 async def test_deletions_leave_no_key_but_leases(tiers: Tiers) -> None:
     uniform, cold = await tiers.uniform(), await tiers.cold_uniform()
     await written(uniform)
