@@ -91,6 +91,15 @@ def test_a_class_exposes_only_its_interface() -> None:
     assert not differ, f"give each a row in tests/support/methods.py, or take its row away: {sorted(differ)}"
 
 
+def test_pages_explain_each_method_and_option() -> None:
+    """Besides the reference, which is made of docstrings, and except what callers of LangGraph's interfaces use."""
+    theirs = {"aget_iter", "config_specs", "lookup", "supports_ttl", "ttl_config"}
+    text = "".join(page.read_text() for page in DOCS.glob("*.md"))
+    names = {name for kind in CLASSES for name in (*methods_of(kind, twins=False), *inspect.signature(kind).parameters)}
+    missing = {name for name in names - theirs if not re.search(rf"[`.]a?{name.removeprefix('a')}\b|\b{name}=", text)}
+    assert not missing, f"explain each on the page where a user looks for it: {sorted(missing)}"
+
+
 def test_an_instance_adds_only_its_arguments() -> None:
     blocking, asynchronous = fakeredis.FakeRedis(), FakeAsyncRedis()
     hot, hot_async, cache = RedisSaver(blocking), AsyncRedisSaver(asynchronous), RedisCache[Any](blocking)

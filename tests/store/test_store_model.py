@@ -92,6 +92,8 @@ class Play:
     async def run(self, length: int) -> None:
         kinds = ["put"] * 5 + ["get", "search"] * 3 + ["delete", "batch", "later", "compare"]
         kinds += calls_of(RedisStore, "delete_namespace")
+        unknown = [kind for kind in {*kinds} - UNSEEN if not hasattr(Play, kind)]
+        assert not unknown, f"write a method of Play, or an entry of UNSEEN: {unknown}"
         for number in range(length):
             self.store = self.chance.choice(self.stores)
             kind = self.chance.choice([*kinds, "delete_namespace"] if number % 5 == 0 else kinds)
