@@ -8,10 +8,11 @@ from typing import Any, Concatenate, ParamSpec
 
 from langchain_core.runnables import RunnableConfig
 
+from redis_saver._common.display import shown
 from redis_saver._engine.requests import Page, R, Request, T
 from redis_saver._engine.runner import Pump
 from redis_saver._storage.context import Context
-from redis_saver.errors import DecodeError, KeyMismatch
+from redis_saver.errors import DecodeError, KeyMismatch, ThreadBusy
 
 P = ParamSpec("P")
 ATTEMPTS = 3
@@ -30,7 +31,7 @@ def with_key(
     """Run an operation on a thread with the thread's cipher in its context. Without `encryption=`, just run it.
 
     If another process has replaced the thread, this process finds that its data key is another one, and runs the
-    operation again, unless that has already streamed a page.
+    operation again.
 
     Args:
         context: The saver, or the settings of a store.
@@ -39,6 +40,9 @@ def with_key(
         creates: True if the operation may create the thread, which then gets a data key.
         config: LangGraph's config, for `key_for`.
         key: The hash of a partition.
+
+    Raises:
+        ThreadBusy: The thread was replaced after the operation had streamed a page.
     """
     if (data_keys := context.data_keys) is None:
         return (yield from make(context))
@@ -56,6 +60,9 @@ def with_key(
         except (KeyMismatch, DecodeError) as error:
             attempts -= 1
             failed, cipher = cipher, (yield from data_keys.load(thread, key, cipher))
+            if is_streaming and cipher is not failed:
+                text = f"{shown(thread)} was replaced between two pages of its results: read it again"
+                raise ThreadBusy(text) from error
             # If the key did not match, but does now, others have replaced the thread twice.
             if not attempts or is_streaming or (cipher is failed and isinstance(error, DecodeError)):
                 raise

@@ -23,7 +23,7 @@ from tests.support.proxy import Proxy, proxy, through
 from tests.support.uniform import KEYS, Target, Uniform, encryption
 from tests.support.wrappers import Meanwhile
 
-from redis_saver import DecodeError, KeyMismatch, KeyUnavailable, PlainValueRefused
+from redis_saver import DecodeError, KeyMismatch, KeyUnavailable, PlainValueRefused, ThreadBusy
 from redis_saver._checkpoint import listing
 from redis_saver._engine.requests import Call, Command
 from redis_saver.encryption import Encryption, KeyContext, KeyProvider, Keyset, WrappedKey
@@ -264,7 +264,7 @@ async def test_a_list_whose_thread_is_replaced_between_two_pages_ends_with_an_er
         return replace if is_page and len(pages) == 2 else None
 
     Meanwhile(uniform.saver, before)
-    with pytest.raises(DecodeError, match="replaced"):
+    with pytest.raises(ThreadBusy, match="'thread' was replaced between two pages of its results: read it again"):
         await uniform.list(config())
     assert len(pages) == 2
 
