@@ -57,7 +57,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def test_no_line_is_longer_than_120_characters() -> None:
-    pages = {"CHANGELOG.md": ROOT / "CHANGELOG.md", **BY_NAME}
+    pages = {**{name: ROOT / name for name in ("ARCHITECTURE.md", "CHANGELOG.md")}, **BY_NAME}
     lines = [(name, *line) for name, page in pages.items() for line in enumerate(page.read_text().split("\n"), 1)]
     long = [f"line {number} of {name} has {len(line)}" for name, number, line in lines if len(line) > 120]
     assert not long, "\n".join(long)
