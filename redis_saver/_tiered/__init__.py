@@ -56,4 +56,9 @@ dirty, and a flush writes it to cold (`intents.enroll`).
   written one of them to cold late.
 - **Hot never drops a dirty thread.** It keeps an intent without a writer instead, and the next reader flushes first
   (`lua/lib/intents.lua`).
+
+**What a read may write.** In hot: a fill lease and the fill, also of the ancestors of a `DeltaChannel` (`reading.py`);
+the repair of a damaged thread, and the records of one that is older than the tiers (`repair`, `enroll`); the end of a
+thread that cold has newer (`verify`); the count of the backlog, after a `list` of all threads (`listing.dirty`). In
+cold: the records of a dirty thread that hot does not have whole (`flush_now`, `flush_what_goes`).
 """
