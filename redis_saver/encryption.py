@@ -109,7 +109,7 @@ class Keyset(KeyProvider):
         stay. Both log a warning. To be safe, write another file and rename it.
 
         Cost: each look reads the file. The asyncio methods of savers do so in a worker thread. After ten seconds
-        without a look, other callers wait for up to a second for it, as a key may have been gone for long.
+        without a look, all callers wait up to a second for the next one, as a key may have been gone for long.
 
         Raises:
             OSError: The file cannot be read.

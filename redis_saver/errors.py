@@ -413,7 +413,7 @@ def from_text(text: str, keys: Sequence[bytes]) -> RedisSaverError | None:
         reason = f"the script found data that redis_saver does not store: {stopped[0]}"
     else:
         return None
-    return kind(f"{printable(reason)} (in {_names_of(keys[:2])}): {remedy}.")  # the others are beside them
+    return kind(f"{printable(reason)} (in {_names_of(keys[:2])}): {remedy}.")  # the other keys have the same prefix
 
 
 def _names_of(keys: Sequence[bytes]) -> str:

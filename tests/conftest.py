@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Return three workers more than processors for `-n auto`, as many tests wait. Each takes 14 s to collect them."""
+    """Return three workers more than processors for `-n auto`, as many tests wait. Each worker collects for 14 s."""
     return (os.cpu_count() or 1) + 3
 
 

@@ -180,7 +180,7 @@ local function put_any(index, data, argv, meta, found, is_home, is_tiered)
   return { tag, meta.tag, over_limit(index, data, argv, found, is_tiered) }
 end
 
--- Stores a checkpoint that cold gets, too. Arguments and reply are those of put_any.
+-- Stores a checkpoint over two tiers. Arguments and reply are those of put_any.
 -- keeps_parent: true if a checkpoint that is put again keeps its parent. With another one, nothing is stored, and the
 -- kept one is returned as the header has it.
 local function put_checkpoint(index, data, argv, is_home, keeps_parent)
@@ -194,7 +194,7 @@ local function put_checkpoint(index, data, argv, is_home, keeps_parent)
   return { before, tag, over_limit(index, data, argv, found, true) }
 end
 
--- True for a reply of put_checkpoint that says that nothing was stored: the kept parent, an error, or what is missing.
+-- True if a reply of put_checkpoint says that it stored nothing: the kept parent, an error, or what is missing.
 local function stored_nothing(reply)
   return type(reply) == 'string' or reply.err or reply[4]
 end

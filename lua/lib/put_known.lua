@@ -4,8 +4,8 @@
 --- @include lib/thread
 --- @include lib/revise
 
--- Offsets: of a put's fields in argv, and of their stored values in found, behind three fields of open_thread and three
--- of look_up.
+-- Offsets: of a put's fields in argv, and of their stored values in found. There, three values of open_thread and three
+-- of look_up come first.
 local FIELDS, SEEN = 14, 6
 
 -- Opens a thread, checks the data key, and reads the fields that a put writes, in one call per thousand fields. Returns

@@ -1,6 +1,6 @@
--- Shared by the store's scripts (included): ends without a write.
+-- Shared by the store's scripts (included): the reply of a write that found nothing to change.
 
--- Ends a script that was to write, but wrote nothing, with this reply. A replica refuses, because its data may be old.
+-- Returns this reply on a primary. A replica may have found old data, so there it returns the error READONLY.
 local function unwritten(reply)
   local refused = redis.pcall('HDEL', items, '') -- no item has this field
   return type(refused) == 'table' and refused.err and refused or reply

@@ -12,8 +12,8 @@
 -- checkpoint: the field of the checkpoint that is put, whose writes hot must have (has_its_writes). '' if it only puts
 -- writes.
 -- key: the caller's data key (check_key).
--- Returns the field to set and its value. Returns nil if the write has to go to cold first, and ('', '') if the write
--- will answer OTHERKEY itself, because the thread has another data key.
+-- Returns the field to set and its value. Returns nil if the write has to go to cold first. Returns ('', '') if the
+-- thread has another data key: the write itself then returns OTHERKEY.
 local function standing(data, intents, lease, dirty, fill, gain, ns, needed, is_newest, checkpoint, key)
   if redis.call('EXISTS', intents) == 1 then return nil end
   local latest = '@has_latest' .. ns

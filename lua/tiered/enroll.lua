@@ -7,7 +7,7 @@
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- KEYS[6] flush      hash        <prefix>:{<thread>}:flush
 --
--- Returns the number of records. Returns 0 if cold has the thread, or if a writer has an intent.
+-- Returns the number of records, or 0 if cold has the thread, or if a writer has an intent.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread

@@ -10,8 +10,8 @@
 -- ARGV[7] known      total of written records that it knows of that generation
 -- ARGV[8] new        a random generation, in case hot lost its data
 --
--- If there was a later scan, it may have seen the flushed records already, so they are not subtracted: until the next
--- scan the count may be too high, but never too low.
+-- If there was a later scan, it may not have found the flushed records, so they are not subtracted. Until the next scan
+-- the count may be too high.
 -- The generation changes if the count is gone, or older than what the process knows. Then records may be lost.
 -- Returns {records left, 1 if the write is admitted, total of written records, milliseconds since the last scan,
 --   milliseconds for which flushing is still paused, the result of the last scan or '', generation}.

@@ -99,9 +99,9 @@ OF_THREAD = (
     *(b"@ttl", b"@history", b"@cold_backed", b"@complete"),
     *(b"@no_task_path", b"@deferred_ttl", b"@cold_gaps"),
 )
-"""Fields with a thread's settings, and what hot and cold have of it. They stay with a copy of the thread itself."""
+"""Fields with a thread's settings, and what hot and cold have of it. A thread that is copied onto itself keeps them."""
 OF_NAMESPACE = (OVER_AT, b"@has_latest", b"@flushed_head")
-"""Fields of a namespace, without its name. They stay, too, and are removed with its last checkpoint."""
+"""Fields of a namespace, without its name. Such a copy keeps them, too. The last checkpoint takes them with it."""
 FIELDS = (*OF_THREAD, *OF_NAMESPACE, STRAY, b"@state", b"@rewritten", b"@key", b"@copy", b"@copy_pages")
 """All fields of a thread that begin with `@`. `docs/storage-format.md` explains them."""
 

@@ -19,8 +19,8 @@ def together(operations: Sequence[Operation[T]], *, is_replicated: bool = False)
 
     Args:
         operations: The operations.
-        is_replicated: True: writes wait for replicas. Then a step with such a write sends each request alone, because
-            WAIT travels with a single script.
+        is_replicated: True if writes wait for replicas. Then a step with a write sends each request alone, because WAIT
+            travels with a single script.
 
     Returns:
         Their results.

@@ -4,8 +4,8 @@
 instrument (`_telemetry.py`), and the text on the site. `tests/project/test_dashboard.py` compares the tables of
 `docs/metrics.md` and the dashboard.
 
-`counting.py` counts what all savers, stores and caches have in common. The others grow beside the code that counts
-them: in a subclass of `Live`, or in the caches of savers (`ChunkCache`) and stores (`LocalCache`).
+`counting.py` counts what all savers, stores and caches have in common. Subclasses of `Live`, and the caches of savers
+(`ChunkCache`) and stores (`LocalCache`), hold the other counts, beside the code that counts.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ _RECORDS = Instrument("tier.flush.records", "{record}", "Records by result.")
 class TierStats:
     """Counts of events between the tiers of a saver, in this process.
 
-    The backlog (`dirty_threads` to `set_aside`) covers all processes. A scan counts it. Between two scans `backlog`
-    follows the reports of processes, `oldest_seconds` grows, and the other two are those of the last scan.
+    The backlog (`dirty_threads` to `set_aside`) covers all processes. A scan measures it. Between two scans `backlog`
+    follows the reports of processes, `oldest_seconds` grows, and the other two keep the values of the last scan.
     """
 
     hits: int = _TIER_READS.field("hit", "Reads that hot answered.")
@@ -193,7 +193,7 @@ class CopyStats:
 
 @dataclass
 class Stats(TrafficStats):
-    """Counts of a saver or a store in this process; what only one of them counts is 0 in the other.
+    """Counts of a saver or a store in this process. A field that only one of them counts is 0 in the other.
 
     Over two tiers, requests and cache are those of hot.
     """

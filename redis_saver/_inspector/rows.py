@@ -67,7 +67,7 @@ def list_threads(
     Args:
         source: Saver to ask.
         query: Filters.
-        order: Which threads come first.
+        order: Order of the threads.
         limit: Maximum number of threads to keep.
         is_over: Checked before each request. True ends the search.
     """
@@ -125,7 +125,7 @@ class TreeRow(NamedTuple):
 
     entry: Entry
     state: str
-    """The worst of: a task `failed`, it is `interrupted`, a `tool failed` before it, it was `answered`. Or empty."""
+    """`failed` (a task), `interrupted`, `tool failed` (before it) or `answered`: the first that applies. Else empty."""
     has_failed: bool
     """True if a task failed, or a tool before it, also if a question to a human waits."""
     ran: Sequence[str]

@@ -46,7 +46,7 @@ class Entry(NamedTuple):
 
 
 class Tier(NamedTuple):
-    """A saver's knowledge of the cold tier of a thread."""
+    """The cold tier of a thread, as far as the saver of the endpoint knows it."""
 
     in_cold: bool = False
     """True if the thread is also in a cold tier, which this endpoint does not use."""
@@ -109,7 +109,7 @@ class Source(Endpoint):
         return None
 
     def tier(self, thread: str) -> Tier:  # noqa: ARG002
-        """Tell whether a thread is also in a cold tier."""
+        """Return what is known of the cold tier of a thread."""
         return Tier()
 
     def in_cold(self) -> int:

@@ -24,7 +24,7 @@ Counted: TypeAlias = "Callable[[Generator[Any, Any, Any], str], Generator[Any, A
 
 
 class Context(NamedTuple):
-    """A saver on one server, or the values of a store, as operations see them."""
+    """A saver on one server, or the part of a store that packs values, as operations see it."""
 
     serde: SerializerProtocol
     keyspace: Keyspace

@@ -61,7 +61,7 @@ def with_key(
             attempts -= 1
             failed, cipher = cipher, (yield from data_keys.load(thread, key, cipher))
             if is_streaming and cipher is not failed:
-                text = f"{shown(thread)} was replaced between two pages of its results: read it again"
+                text = f"thread {shown(thread)} was replaced between two pages of its results: read it again"
                 raise ThreadBusy(text) from error
             # If the key did not match, but does now, others have replaced the thread twice.
             if not attempts or is_streaming or (cipher is failed and isinstance(error, DecodeError)):

@@ -20,7 +20,7 @@ MIN_BYTES = 32
 LOOK_SECONDS = 1.0
 """Shortest time between two looks at a file, except for an unknown key."""
 WAIT_SECONDS = 1.0
-"""Maximum time for which a call waits while another one looks at the file, which may hang."""
+"""Maximum time for which a call waits for another one that looks at the file. That look may hang."""
 WRITTEN_SECONDS = 1.0
 """Time without a change after which a file is taken to be complete."""
 GONE_SECONDS = 10.0
@@ -132,16 +132,17 @@ class KeyFile:
                     if knows(found) and not knows(self.keys.secrets):
                         time.sleep(max(0.0, WRITTEN_SECONDS - age))
                         self._look()
+        # After an idle time, a key may have been gone for long. So all callers wait for the next look.
         elif (age := self._age()) >= LOOK_SECONDS and self._lock.acquire(timeout=WAIT_SECONDS * (age >= GONE_SECONDS)):
             try:
-                if self._age() >= LOOK_SECONDS:  # else another caller has looked, for whom this one waited
+                if self._age() >= LOOK_SECONDS:  # else the caller that this one waited for has looked
                     self._look()
             finally:
                 self._lock.release()
         return self.keys
 
     def _age(self) -> float:
-        """Return the seconds since the last look. After an idle time all callers wait for the next one."""
+        """Return the seconds since the last look."""
         return time.monotonic() - self._looked
 
     def _look(self) -> tuple[Collection[str], float]:

@@ -39,8 +39,8 @@ def _load(name: str, values: str, codes: Mapping[int, str] | None = None) -> Scr
 
     Args:
         name: Its name.
-        values: Pattern of a plain reply: `b` is bytes, `i` an int, `n` None. If the script has codes, it cannot begin
-            with an int, which would be read as a code.
+        values: Pattern of a plain reply: `b` is bytes, `i` an int, `n` None. If there are codes, it cannot begin with
+            an int, which would be read as a code.
         codes: Pattern of the values after each code.
     """
     script = load(f"store/{name}")

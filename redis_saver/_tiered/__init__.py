@@ -57,8 +57,12 @@ dirty, and a flush writes it to cold (`intents.enroll`).
 - **Hot never drops a dirty thread.** It keeps an intent without a writer instead, and the next reader flushes first
   (`lua/lib/intents.lua`).
 
-**What a read may write.** In hot: a fill lease and the fill, also of the ancestors of a `DeltaChannel` (`reading.py`);
-the repair of a damaged thread, and the records of one that is older than the tiers (`repair`, `enroll`); the end of a
-thread that cold has newer (`verify`); the count of the backlog, after a `list` of all threads (`listing.dirty`). In
-cold: the records of a dirty thread that hot does not have whole (`flush_now`, `flush_what_goes`).
+**Writes of a read.** A read may write to hot:
+
+- a fill lease and the fill, also of the ancestors of a `DeltaChannel` (`reading.py`),
+- the removal of a damaged thread (`repair`), or of one that is newer in cold (`verify`),
+- the records of a thread that is older than the tiers (`enroll`),
+- the count of the backlog, when it lists all threads (`listing.dirty`).
+
+It may write to cold the records of a dirty thread that hot does not have whole (`flush_now`, `flush_what_goes`).
 """

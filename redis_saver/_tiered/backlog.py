@@ -2,10 +2,11 @@
 
 A record is stored with its thread, and a Cluster keeps threads on different nodes. So no script can count all records
 while it writes one. Hot keeps a count instead: each process reports the records that it wrote and flushed, and a scan
-of all keys corrects the count every few seconds. Only processes with flushers scan, and calls of `flush` and `close`.
+of all keys corrects the count every few seconds. Flushers scan, and so do `flush`, `close` and a `list` of all threads.
 
-Between two scans the count is not too low, except by three small numbers: writes that were reported but not stored yet
-when a scan read their thread, records that a script added again, and a report that the client sent twice.
+Between two scans the count lacks what processes have not reported yet. It also lacks a few records in three rare cases:
+a write was reported, but not stored yet when a scan read its thread; a script added a record again; or the client sent
+a report of flushed records twice.
 """
 
 from __future__ import annotations
@@ -66,9 +67,9 @@ class BacklogCount:
         self._keyspace = keyspace
         self.counts: LiveTiers = counts
         self.limit: int = 0
-        """`max_backlog` of the saver."""
+        """The saver's `max_backlog`."""
         self.timeout: float = 0.0
-        """Its `backlog_timeout`: seconds for which a write waits."""
+        """The saver's `backlog_timeout`: seconds for which a write waits."""
         self.after_fork()
         forks.watch(self)
 
@@ -91,7 +92,8 @@ class BacklogCount:
 
         Args:
             records: Their number.
-            scan_id: The value of `scan_id` before they were removed from hot. A later scan did not find them.
+            scan_id: The value of `scan_id` before hot removed them. They are not counted if it has changed, because the
+                later scan may not have found them.
         """
         with self._lock:
             if scan_id == self.scan_id:
@@ -101,7 +103,7 @@ class BacklogCount:
     def admit_write(self) -> Operation[None]:
         """Count a record that the caller writes next. Waits while the backlog is full.
 
-        Sends nothing, except near the limit and after many writes.
+        It sends a request only near the limit, and after many writes.
 
         Raises:
             BacklogFull: It was full for `timeout` seconds.
@@ -129,8 +131,8 @@ class BacklogCount:
                 raise BacklogFull(
                     f"{self.counts.backlog} records wait to be flushed to cold, and the backlog did not fall below "
                     f"max_backlog={self.limit} within {self.timeout:g} seconds (backlog_timeout). Nothing was written. "
-                    f"{paused}Check that cold is up, and that a flusher runs (flusher=True, or redis-saver flush). Its "
-                    "process has the error: in stats().tiers.last_error, or in the output of redis-saver flush"
+                    f"{paused}Check that cold is up, and that a flusher runs (flusher=True, or redis-saver flush). The "
+                    "flusher's process has the error: in stats().tiers.last_error, or in the output of that command"
                 )
             yield Sleep(_ASK_AGAIN)
 
@@ -138,7 +140,7 @@ class BacklogCount:
         """Report this process's counts to hot, and learn the count of all processes.
 
         Args:
-            writes: True: also admit and count a write, if fewer than `limit` records are left.
+            writes: True to also admit and count a write, if fewer than `limit` records are left.
 
         Returns:
             True if the write is admitted, and the number of records that all processes have written so far.

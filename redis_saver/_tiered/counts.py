@@ -61,16 +61,16 @@ class LiveTiers(Live, TierStats):
         return {name: number for name, number in super().numbers().items() if is_known or name not in GAUGES}
 
     def _tell_times(self) -> None:
-        """Compute the ages of now. What the last scan found may still wait, so the age grows until the next one."""
+        """Compute the ages. The oldest record of the last scan may still wait, so its age grows until the next scan."""
         now = time.monotonic()
         self.seconds_since_scan = now - self._scanned_at if self._scan else None
         self.oldest_seconds = max(0.0, now - self._oldest_at)
 
     def set_backlog(self, records: int) -> None:
-        """Set the number of records that cold lacks. Only a scan tells the rest: threads, records set aside, the age.
+        """Set the number of records that cold lacks. Only a scan finds threads, records set aside and the age.
 
-        The number may be too low, because others flush records before their writers report them. So a process that
-        scans waits for the next scan to learn that nothing is left.
+        The number may be too low, because others flush records before their writers report them. So if it is 0, a
+        process that scans keeps the rest until the next scan. Another process sets the rest to 0.
         """
         self.backlog = max(0, records)
         self.dirty_threads = min(max(1, self._scanned_threads), self.backlog)

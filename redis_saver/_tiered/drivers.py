@@ -124,7 +124,7 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
 
     @contextlib.contextmanager
     def _reading(self, way: Way) -> Iterator[None]:
-        """Return the context of a call of cold. Says which method cold lacks, as LangGraph's own error has no text."""
+        """Context of a call of cold. Names the method that cold lacks, because LangGraph's error has no text."""
         try:
             with way.reading:
                 yield

@@ -269,7 +269,7 @@ def _with_intents(tiers: Tiers, thread: str | None) -> Operation[set[str]]:
 
 
 def dirty(tiers: Tiers, thread: str | None) -> Tiered[list[str]]:
-    """Return the thread if it is dirty. For None, return all dirty threads: a scan, which also corrects hot's count."""
+    """Return the thread if it is dirty. For None, scan for all dirty threads, which also corrects the count in hot."""
     if thread is None:
         return (yield from tiers.backlog_count.scan()).threads
     return [thread] if (yield Command(("EXISTS", tiers.hot_context.keyspace.tier_keys(thread).dirty))) else []

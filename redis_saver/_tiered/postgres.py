@@ -297,8 +297,8 @@ def count_thread(thread_id: str) -> Statements[Pruned]:
 def prune_thread(thread_id: str, retention: Retention) -> Statements[tuple[Pruned, bool]]:
     """Remove the checkpoints that a retention does not keep. Sees one snapshot of the thread.
 
-    Returns the removed amounts, and whether anything changed: also a parent that was gone before is forgotten, as
-    `PostgresSaver.prune` does.
+    Returns the removed amounts, and True if anything changed. As `PostgresSaver.prune`, it also forgets a parent that
+    was gone before, which is a change.
 
     Raises:
         NotImplementedError: The thread uses a `DeltaChannel`. `PostgresSaver.prune` raises the same. Nothing was
@@ -315,8 +315,8 @@ def prune_thread(thread_id: str, retention: Retention) -> Statements[tuple[Prune
         gone = [checkpoint_id for of, checkpoint_id in outline if of == ns and (ns, checkpoint_id) not in keep]
         if gone:
             total = added(total, (yield from delete_checkpoints(thread_id, ns, gone)))
-        forgetful = yield _FORGET_PARENTS, (thread_id, ns, [checkpoint_id for of, checkpoint_id in keep if of == ns])
-        changed = changed or bool(gone or forgetful)
+        orphans = yield _FORGET_PARENTS, (thread_id, ns, [checkpoint_id for of, checkpoint_id in keep if of == ns])
+        changed = changed or bool(gone or orphans)
     return total, changed
 
 

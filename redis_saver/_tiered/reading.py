@@ -95,7 +95,7 @@ def _is_newest(tiers: Tiers, address: Address, saved: CheckpointTuple | None) ->
     is_newest = bool(hot_id == cold_id or may_lag)
     if not is_newest:
         yield from change(tiers, address.thread_id, ANYBODY, None)
-    tiers.verified.store(namespace, True, sum(map(len, namespace)))  # not after an error: hot still is behind
+    tiers.verified.store(namespace, True, sum(map(len, namespace)))  # not after an error, when hot is still behind
     return is_newest
 
 

@@ -88,8 +88,8 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
                 hot encrypts, cold must be a saver of LangGraph for Postgres, SQLite or memory, or say by
                 `decodes_only_by_serde = True` that it stores and reads all values by its `serde`. Other savers fill hot
                 only with what this process surely decoded in full (`docs/tiered.md`).
-            mode: `"write-through"`: a write returns when cold has it, and hot if that has the thread. `"write-behind"`:
-                it returns when hot has it, and the thread does not expire until cold has it, too.
+            mode: `"write-through"`: a write returns when cold has it, and hot, too, if hot has the thread.
+                `"write-behind"`: it returns when hot has it, and the thread does not expire until cold has it, too.
             on_hot_error: What to do if hot cannot be reached (write-through only). `"raise"`: raise hot's error.
                 `"bypass"`: reads use cold alone, and so do writes that have begun. A new write raises in both cases,
                 and does not reach cold, because other processes may still reach hot and read old data.
@@ -194,8 +194,8 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
             return self._driver.run(self._counting.call(operation, name))
 
     async def _arun(self, operation: Tiered[T], name: str = "") -> T:
-        if self._context.flush_queue and name in ("put", "put_writes"):  # blocks no worker thread and no close()
-            with self._lifetime:
+        if self._context.flush_queue and name in ("put", "put_writes"):
+            with self._lifetime:  # this wait blocks no worker thread and no close()
                 waiting = self._context.backlog_count.wait_for_room()
             await self._driver.arun_sleeping(waiting)
         with self._lifetime:
@@ -225,7 +225,7 @@ class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
         return left
 
     def _flush_block(self) -> Tiered[int]:
-        """Flush at the end of a block, if this process flushes. Returns the number of records that are left."""
+        """Flush at the end of a block, if this process flushes. Returns the number of records left, else 0."""
         return (yield from self._drain(CLOSE_TIMEOUT)) if self._flushes else 0
 
     def __repr__(self) -> str:

@@ -302,7 +302,7 @@ def durable(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Target]]:
 
 
 NOT_IN_PART = {
-    "copy_thread onto another",  # removes the target first: a part of that is ThreadDamaged
+    "copy_thread onto another",  # removes the target first, which is damaged if that ends halfway
     "unpin",  # writes nothing, as the thread is not pinned
 }
 

@@ -264,7 +264,7 @@ async def test_a_list_whose_thread_is_replaced_between_two_pages_ends_with_an_er
         return replace if is_page and len(pages) == 2 else None
 
     Meanwhile(uniform.saver, before)
-    with pytest.raises(ThreadBusy, match="'thread' was replaced between two pages of its results: read it again"):
+    with pytest.raises(ThreadBusy, match="thread 'thread' was replaced between two pages of its results"):
         await uniform.list(config())
     assert len(pages) == 2
 

@@ -333,7 +333,7 @@ async def test_a_replica_is_readable_unless_a_primary_is_required(mine: Target, 
 @on("pair")
 @pytest.mark.parametrize("encrypts", [False, True])
 async def test_reads_wait_for_no_replica(mine: Target, pair: Any, encrypts: bool) -> None:
-    """Also that of the health check. `min_replicas` concerns writes."""
+    """`min_replicas` concerns writes. The health check is a read, too."""
     settings: Any = {"encryption": encryption()} if encrypts else {}
     await chain(mine.uniform(**settings), "thread", 3)
     lonely = mine.uniform(min_replicas=2, replica_timeout=0.1, **settings)

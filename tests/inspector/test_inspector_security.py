@@ -196,7 +196,7 @@ async def test_a_read_only_user_suffices_and_nothing_is_written(kind: Any) -> No
 
 @contextmanager
 def inspecting(*words: str, starter: Sequence[str] = ()) -> Iterator[tuple[str, httpx.Client]]:
-    """Run the command, by a `starter`; yield the URL that it prints, and a client. It must end on a signal."""
+    """Run the command by a `starter`, yield the URL that it prints and a client, and end it by a signal."""
     command = [*starter, sys.executable, "-m", "redis_saver", "inspect", *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True)
     try:

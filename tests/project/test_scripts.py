@@ -68,7 +68,7 @@ def test_the_header_declares_keys_arguments_results_and_errors(name: str) -> Non
     assert said, f"{name} does not say which errors it answers"
     codes = set(re.findall(r"'([A-Z]{5,}) ", full))
     assert codes <= set(errors._REMEDIES)
-    # A caller of the others names no parent.
+    # Callers of the other scripts name no parent.
     names_parent = name in ("checkpoint/put", "tiered/put_behind", "tiered/begin_intent")
     assert said[1] == (", ".join(sorted(codes - (set() if names_parent else {"STALEPARENT"}))) or "none of ours")
     for key in re.findall(r"^-- KEYS.*<prefix>.*", header, re.MULTILINE):
@@ -84,7 +84,7 @@ def test_the_header_declares_keys_arguments_results_and_errors(name: str) -> Non
 
 
 def test_all_fields_of_a_thread_are_known_and_explained() -> None:
-    """`check` calls a field foreign that is in no list, and a rotation of keys drops it."""
+    """A field that is in no list is foreign to `check`, and a rotation of keys drops it."""
     texts = [scripts.load(name).text for name in NAMES if name.startswith(("checkpoint/", "tiered/"))]
     fields = {field.decode() for field in retention.FIELDS}
     assert set(re.findall("'(@[a-z_]+)", "".join(texts))) <= fields

@@ -123,7 +123,7 @@ def made(kind: str, client: Any) -> Any:
 
 
 def call(kind: str, what: str, thing: Any) -> None:
-    """Make a call twice, as the second one may use what the process has cached."""
+    """Make a call twice, as the second one may use a local cache."""
     for _ in range(2):
         CALLS[kind][what](thing)
 

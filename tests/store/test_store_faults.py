@@ -43,8 +43,8 @@ def partition(target: Target) -> tuple[bytes, ...]:
 
 ALL = calls_of(
     RedisStore,
-    "key_status",  # neither it
-    "rebuild_directory",  # nor this needs an item
+    "key_status",  # needs no item
+    "rebuild_directory",  # needs no item
     get_stored=lambda store: store.get(NS, "k0"),
     put_stored=lambda store: store.put(NS, "k0", {"n": 5}),
     delete=lambda store: store.delete(NS, "k0"),

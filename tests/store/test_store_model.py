@@ -19,7 +19,7 @@ LABELS = ["a", "b", "a/b", "%2F", "{x}", "*", "\1", "é", "a\1"]
 KEYS = ["k", "l", "", "@state", "a\0b", "\ud800", "{k}", "10", "1"]
 MINUTE = 60_000
 UNSEEN = {"sweep_ttl", "rebuild_directory", "key_status"}
-"""Methods that change nothing which the model has. For each other one, `Play` has a method of the same name."""
+"""Methods that change nothing in the model. For each other method, `Play` has one of the same name."""
 
 
 class Model:

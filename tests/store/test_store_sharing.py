@@ -99,7 +99,7 @@ async def test_require_primary_refuses_a_replica(target: Target) -> None:
         strict.search(()),
         strict.count(NS),
         strict.search(NS, filter={"n": 1}),
-        # What there is nothing to write for
+        # Writes that find nothing to change
         *(
             each
             for store in (strict, reader)

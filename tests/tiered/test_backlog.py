@@ -118,16 +118,16 @@ async def test_few_writes_report_the_backlog(tiers: Tiers) -> None:
     assert scripts_run.count(scripts.REPORT_BACKLOG) == 1
 
 
-async def test_a_process_that_does_not_flush_is_told_where_the_error_of_cold_is(tiers: Tiers) -> None:
+async def test_backlog_full_says_which_process_has_the_error_of_cold(tiers: Tiers) -> None:
     writer = await tiers.uniform(**LIMITED, max_backlog=1)
     await write(writer, "thread", 1)
-    with pytest.raises(BacklogFull, match="Its process has the error: .*output of redis-saver flush"):
+    with pytest.raises(BacklogFull, match="The flusher's process has the error: .*output of that command"):
         await write(writer, "thread", 2)
     assert writer.saver.stats().tiers.last_error == ""
 
 
 async def test_a_write_that_goes_to_cold_first_also_waits_for_room(tiers: Tiers) -> None:
-    """Only the script of the write finds out that it has to, and that script stores it otherwise."""
+    """Hot finds out that it has to only when it would store the write."""
     writer, other = await tiers.uniform(**LIMITED, max_backlog=1), await tiers.uniform(**BEHIND)
     await write(writer, "full", 1)
     with pytest.raises(BacklogFull, match="Nothing was written"):
@@ -165,7 +165,7 @@ async def test_a_scan_repairs_a_lost_count(tiers: Tiers) -> None:
         await write(uniform, "thread", 6)
 
 
-async def test_what_a_process_flushes_after_its_scan_is_subtracted_at_once(tiers: Tiers) -> None:
+async def test_records_flushed_after_the_process_scanned_are_subtracted_at_once(tiers: Tiers) -> None:
     writer, flusher = [await tiers.uniform(**BEHIND) for _ in range(2)]
     await write(writer, "thread", *range(1, 6))
     await ran(writer, writer.saver._context.backlog_count.report())
@@ -177,8 +177,8 @@ async def test_what_a_process_flushes_after_its_scan_is_subtracted_at_once(tiers
     assert counted(tiers) == dirty(tiers) == flusher.saver.stats().tiers.backlog == 1
 
 
-async def test_a_flush_before_a_scan_that_is_counted_after_it_is_not_subtracted(tiers: Tiers) -> None:
-    """Cold has the record and hot has removed it. Then the process scans, before it knows that."""
+async def test_records_flushed_before_a_scan_are_not_subtracted_after_it(tiers: Tiers) -> None:
+    """Hot has removed the record. The process scans before it gets the reply."""
     uniform = await tiers.uniform(**BEHIND)
     for thread in ("flushed", "waits"):
         await write(uniform, thread, 1)

@@ -219,7 +219,7 @@ async def test_prune_removes_the_same_checkpoints_from_both_tiers(tiers: Tiers, 
 
 @both_modes
 async def test_hot_keeps_a_thread_that_a_prune_does_not_change(tiers: Tiers, mode: dict[str, Any]) -> None:
-    """A prune of all threads each night would else empty hot. A parent that was gone before is a change, too."""
+    """Else a nightly prune of all threads would empty hot. Forgetting a parent that was gone before is a change."""
     uniform = await tiers.uniform(**mode)
     await chain(uniform, "thread", 3)
     await drained(uniform)

@@ -85,7 +85,7 @@ def test_the_age_follows_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     counts.scans = True
     assert told() == (71, 70)
     counts.set_backlog(0)
-    assert told(5) == (76, 75), "a process that scans believes no other count"
+    assert told(5) == (76, 75), "a process that scans trusts only a scan"
     counts.learn("c 0 0 0 0")
     assert told(5) == (0, 5)
     counts.scans = False
