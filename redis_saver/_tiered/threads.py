@@ -126,7 +126,9 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str], *, force: bool = False
 
 
 def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Tiered[Pruned]:
-    """Prune threads in cold. Hot drops those that changed. Returns the removed amounts, which only Postgres reports.
+    """Prune threads in cold. Hot drops those that changed, or of which cold lacks checkpoints.
+
+    Returns the removed amounts, which only Postgres reports.
 
     Raises:
         NotImplementedError: Cold cannot prune such a thread. The thread was not changed.
@@ -149,7 +151,9 @@ def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_r
         else:
             intent = yield from begin_intent(tiers, thread, writer_of(tiers.hot_context, thread))
             removed, changed = yield from change_cold([intent], ColdCall("prune_thread", (thread, kept)))
-            yield from intents.give_up(tiers, intent) if changed else intents.release_all([intent])
+            # Without `has_all`, hot may have coalesced checkpoints, which cold lacks.
+            is_kept = intent.has_all and not changed
+            yield from intents.release_all([intent]) if is_kept else intents.give_up(tiers, intent)
             total = added(total, removed)
     return total
 

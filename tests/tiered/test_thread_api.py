@@ -239,6 +239,17 @@ async def test_hot_keeps_a_thread_that_a_prune_does_not_change(tiers: Tiers, mod
     assert not await stays(await uniform.prune(["thread"], keep_last=2))
 
 
+async def test_a_prune_removes_coalesced_checkpoints_which_only_hot_has(tiers: Tiers) -> None:
+    uniform = await tiers.uniform(mode="write-behind", flusher=False, cold_history="latest")
+    await uniform.get_tuple(config())
+    *older, newest = await chain(uniform, "thread", 3)
+    await drained(uniform)
+    assert await uniform.get_tuple(older[0])
+    await uniform.prune(["thread"], keep_last=1)
+    assert [await uniform.get_tuple(one) for one in older] == [None, None]
+    assert (await uniform.get_tuple(config())).config == newest
+
+
 async def test_a_prune_that_conflicts_with_another_is_repeated(tiers: Tiers) -> None:
     """Else Postgres refuses the one that waited for the other's rows, or that ended in a deadlock with it."""
     uniform = await tiers.uniform()
