@@ -70,7 +70,7 @@ class LiveTiers(Live, TierStats):
         """Set the number of records that cold lacks. Only a scan finds threads, records set aside and the age.
 
         The number may be too low, because others flush records before their writers report them. So if it is 0, a
-        process that scans keeps the rest until the next scan. Another process sets the rest to 0.
+        process that scans keeps the age and the records set aside until the next scan. Other processes set them to 0.
         """
         self.backlog = max(0, records)
         self.dirty_threads = min(max(1, self._scanned_threads), self.backlog)

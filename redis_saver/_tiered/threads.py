@@ -126,7 +126,7 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str], *, force: bool = False
 
 
 def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Tiered[Pruned]:
-    """Prune threads in cold. Hot drops those that changed, or of which cold lacks checkpoints.
+    """Prune threads in cold. Hot drops those that may have changed, or may have checkpoints that cold lacks.
 
     Returns the removed amounts, which only Postgres reports.
 

@@ -79,7 +79,7 @@ async def test_hot_drops_what_a_cold_saver_removed_before_it_refused_the_rest(ti
 
 
 @pytest.mark.plain("it replaces cold")
-async def test_a_saver_on_redis_as_cold_is_forced_too(tiers: Tiers) -> None:
+async def test_force_reaches_a_saver_on_redis_as_cold(tiers: Tiers) -> None:
     cold = tiers.target.uniform(prefix=f"{tiers.target.prefix}-cold")
     uniform = await tiers.uniform(cold=cold.saver)
     await talk(uniform, 3)
