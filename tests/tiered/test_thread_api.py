@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any
@@ -18,10 +19,13 @@ from psycopg.rows import dict_row
 from redis_saver import Pruned, ThreadNotFound
 from redis_saver._checkpoint import scripts
 from redis_saver._tiered import postgres as statements, thread_info
+from redis_saver._tiered.context import WRITER_GONE
+from redis_saver._tiered.requests import ColdCall
 from tests.support import talking
 from tests.support.factories import chain, config, ids, put
 from tests.support.growing import until
-from tests.support.tiering import BEHIND, Tiers, both_modes, drained, id_of, keys_of, put_new, written
+from tests.support.tiering import BEHIND, LATEST, TABLES, Tiers, both_modes, drained, id_of, keys_of, locked, put_new
+from tests.support.tiering import written
 from tests.support.uniform import Uniform
 from tests.support.wrappers import Meanwhile, script_of
 
@@ -240,14 +244,92 @@ async def test_hot_keeps_a_thread_that_a_prune_does_not_change(tiers: Tiers, mod
 
 
 async def test_a_prune_removes_coalesced_checkpoints_which_only_hot_has(tiers: Tiers) -> None:
-    uniform = await tiers.uniform(mode="write-behind", flusher=False, cold_history="latest")
+    """Also if it changes nothing in cold, which has two checkpoints of a fork. Without one, a parent is forgotten."""
+    uniform = await tiers.uniform(**LATEST)
     await uniform.get_tuple(config())
-    *older, newest = await chain(uniform, "thread", 3)
+    first = await put_new(uniform, config(), 1)
     await drained(uniform)
-    assert await uniform.get_tuple(older[0])
-    await uniform.prune(["thread"], keep_last=1)
-    assert [await uniform.get_tuple(one) for one in older] == [None, None]
-    assert (await uniform.get_tuple(config())).config == newest
+    second = await put_new(uniform, first, 2)
+    await put_new(uniform, second, 3)
+    await put_new(uniform, first, 4)
+    await drained(uniform)
+    assert len(await uniform.list(config())) == 4
+    assert await uniform.prune(["thread"], keep_last=2) == Pruned()
+    assert await uniform.get_tuple(second) is None
+    assert len(await uniform.list(config())) == 2 == len(await (await tiers.uniform()).list(config()))
+    assert await uniform.get_tuple(config()), "hot is filled again"
+    assert await uniform.prune(["thread"], keep_last=2) == Pruned()
+    assert tiers.target.raw.exists(keys_of(tiers).index_key), "now cold has all"
+
+
+BETWEEN = ["put before", "put after", "evict before", "evict after", "fail before", "fail after"]
+
+
+@pytest.mark.parametrize("what", BETWEEN)
+@pytest.mark.parametrize("last", [2, 3], ids=["changed", "unchanged"])
+@pytest.mark.parametrize("mode", [{}, BEHIND, LATEST], ids=["write-through", "write-behind", "latest"])
+@pytest.mark.by_turns
+@pytest.mark.also_on()
+async def test_what_happens_during_a_prune_leaves_no_intent_and_no_old_copy(
+    tiers: Tiers, mode: dict[str, Any], last: int, what: str
+) -> None:
+    """Around the call of cold another process writes, hot loses the thread, or Postgres is away, maybe after it."""
+    uniform, other = await tiers.uniform(**mode), await tiers.uniform(**mode)
+    await uniform.get_tuple(config())
+    where = (await chain(uniform, "thread", 3))[-1]
+    await drained(uniform)
+    await other.get_tuple(config())
+    does, when = what.split()
+
+    async def act() -> None:
+        once.clear()
+        if does == "put":
+            await put_new(other, where)
+        elif does == "evict":
+            tiers.evict()
+        else:
+            raise psycopg.OperationalError("on purpose")
+
+    def at(of: str) -> Any:
+        return lambda one: act if of in once and isinstance(one, ColdCall) and one.method == "prune_thread" else None
+
+    once = [when]
+    Meanwhile(uniform.saver, at("before"), at("after"))
+    with pytest.raises(psycopg.OperationalError) if does == "fail" else nullcontext():
+        await uniform.prune(["thread"], keep_last=last)
+    await uniform.prune(["thread"], keep_last=last)  # finds nothing to do if the first one reached cold
+    await drained(other)
+    expected = ids(await (await tiers.cold_uniform()).list(config()))
+    assert len(expected) <= last or does == "put"
+    for saver in (uniform, other, await tiers.uniform(**mode)):
+        assert ids(await saver.list(config())) == expected
+        assert (await saver.get_tuple(config())).checkpoint["id"] == expected[0]
+    tiers.later(WRITER_GONE)
+    await (await tiers.uniform(**mode)).get_tuple(config())
+    assert not tiers.target.raw.exists(keys_of(tiers).intents)
+    for saver in (uniform, other, await tiers.uniform(**mode)):
+        assert ids(await saver.list(config())) == expected
+    assert (await uniform.check("thread")).sound
+
+
+@pytest.mark.also_on()
+@pytest.mark.parametrize("flavour", ["async"])
+async def test_a_cancelled_prune_leaves_no_intent_and_no_old_copy(tiers: Tiers) -> None:
+    uniform = await tiers.uniform()
+    await chain(uniform, "thread", 3)
+    await uniform.get_tuple(config())
+    with locked(tiers.url, TABLES):
+        pruning = asyncio.ensure_future(uniform.saver.aprune(["thread"], keep_last=2))
+        await until(lambda: tiers.sql("SELECT 1 FROM pg_locks WHERE NOT granted"))
+        pruning.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await pruning
+    expected = ids(await (await tiers.cold_uniform()).list(config()))
+    tiers.later(WRITER_GONE)
+    for saver in (uniform, await tiers.uniform()):
+        await saver.get_tuple(config())
+        assert ids(await saver.list(config())) == expected
+    assert not tiers.target.raw.exists(keys_of(tiers).intents)
 
 
 async def test_a_prune_that_conflicts_with_another_is_repeated(tiers: Tiers) -> None:
