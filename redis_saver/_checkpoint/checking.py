@@ -172,12 +172,21 @@ def check(
         ThreadBusy: Each of several attempts found something wrong, but the thread was written to during each.
         KeyUnavailable: The key of the thread is not there.
     """
-    if context.data_keys is not None:
+    if (data_keys := context.data_keys) is None:
+        return (yield from _check(context, thread, values=values, compare=compare))
+    known, report = None, None
+    for _ in range(ATTEMPTS):
         try:
-            yield from context.data_keys.load(thread, context.keyspace.keys(thread).data_key)
+            cipher = yield from data_keys.load(thread, context.keyspace.keys(thread).data_key, known)
         except DecodeError as error:
             return CheckReport(thread, findings=(Finding("error", f"thread {thread!r}", str(error), _WITH),))
-    return (yield from _check(context, thread, values=values, compare=compare))
+        if report and cipher is known:
+            return report
+        report = yield from _check(context, thread, values=values, compare=compare)
+        if not report.findings:
+            return report
+        known = cipher  # is read again, as findings may only show that another process has replaced the thread
+    raise _busy(thread)
 
 
 @keyed
@@ -207,7 +216,11 @@ def _check(context: Context, thread: str, *, values: bool, compare: Compare | No
             return CheckReport(
                 thread, *counts, inventory.bytes, compared, before.lacking, tuple(findings), findings.more
             )
-    raise ThreadBusy(f"thread {thread!r} was written to during each of {ATTEMPTS} attempts to check it; try again")
+    raise _busy(thread)
+
+
+def _busy(thread: str) -> ThreadBusy:
+    return ThreadBusy(f"thread {thread!r} was written to during each of {ATTEMPTS} attempts to check it; try again")
 
 
 def _state(context: Context, thread: str) -> Operation[State | None]:

@@ -216,6 +216,8 @@ ANEW: dict[str, tuple[Callable[[Uniform, Any], Any], Callable[[Any], Any], Any]]
     "list": (lambda uniform, where: uniform.list(config()), len, 3),
     "prune": (lambda uniform, where: uniform.prune(["thread"]), lambda found: found.checkpoints, 2),
     "copy_thread": (lambda uniform, where: uniform.copy_thread("thread", "copy"), bool, False),
+    "check": (lambda uniform, where: uniform.check("thread"), lambda found: found.findings, ()),
+    "diff": (lambda uniform, where: uniform.diff("thread", where["configurable"]["checkpoint_id"]), bool, True),
     "history": (
         lambda uniform, where: uniform.get_delta_channel_history(config=where, channels=["n"]),
         lambda found: found["n"]["seed"], 1,
