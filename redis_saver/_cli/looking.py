@@ -367,13 +367,7 @@ def _tree(
         where = " that Redis has: --postgres URL reads the cold tier, too" if savers.lacks_cold(thread) else ""
     grouped, older = page_of(entries, most)
     shown = [one for one in grouped if _is_wanted(one, turn, find, failed=failed)]
-    if svg is not None:
-        _draw(svg, picture.svg(thread, shown), sum(len(one.rows) for one in shown), as_json=as_json)
-    elif as_json:
-        for _, its_turn, row in text_tree(shown):
-            screen.emit(tree_json(thread, its_turn, row))
-    else:
-        _print_tree(shown)
+    _show_tree(thread, shown, svg, as_json=as_json)
     if not entries:
         there = "" if ns is None else f" in namespace {named(ns)}"
         screen.note(f"no checkpoint{there}{' before that time' if before else ''}")
@@ -389,6 +383,16 @@ def _tree(
 def _is_wanted(turn: Turn, number: int | None, text: str | None, *, failed: bool) -> bool:
     is_found = not text or any(row.has(text, nothing) for row in turn.rows)
     return number in (None, turn.number) and is_found and (turn.has_failed or not failed)
+
+
+def _show_tree(thread: str, turns: Sequence[Turn], svg: Path | None, *, as_json: bool) -> None:
+    if svg is not None:
+        _draw(svg, picture.svg(thread, turns), sum(len(one.rows) for one in turns), as_json=as_json)
+    elif as_json:
+        for _, turn, row in text_tree(turns):
+            screen.emit(tree_json(thread, turn, row))
+    else:
+        _print_tree(turns)
 
 
 def _print_tree(turns: Sequence[Turn]) -> None:

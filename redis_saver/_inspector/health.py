@@ -259,7 +259,7 @@ def _of_servers(answers: Answers, threads: Overview, prefix: str) -> Iterator[Fi
     """Check each server. A finding that several servers of a cluster share comes once, with their names."""
     servers: dict[Finding, list[str]] = {}
     checks: dict[tuple[str, ...], Callable[[Any], _Rows]] = {
-        ("INFO",): lambda info: _of_server(info, threads),
+        ("INFO",): lambda info: [*_of_server(info, threads), *_of_memory(info, threads)],
         ("ACL", "WHOAMI"): _of_user,
         ("SLOWLOG", "GET", "128"): lambda entries: _of_slow(entries, prefix),
     }
@@ -295,6 +295,9 @@ def _of_server(info: Mapping[str, Any], threads: Overview) -> _Rows:
     snapshot_fails = info.get("rdb_last_bgsave_status") == "err"
     yield snapshot_fails, _warning(about, "the last snapshot failed", f"{disk} or memory may be full")
 
+
+def _of_memory(info: Mapping[str, Any], threads: Overview) -> _Rows:
+    counts = threads.counts
     policy = info.get("maxmemory_policy", "")
     used, most = (int(info.get(name, 0)) for name in ("used_memory", "maxmemory"))
     evicts, is_known = most and policy != "noeviction", policy or most
