@@ -8,7 +8,10 @@
 -- ARGV[1] token      the copy's name
 -- ARGV[2] pages      number of its pages
 -- ARGV[3] default    the saver's TTL in milliseconds, or ''
--- ARGV[4..7]         of the copy: size in bytes, number of values, number of pending writes, format
+-- ARGV[4] bytes      size of the copy
+-- ARGV[5] blobs      number of its values
+-- ARGV[6] writes     number of its pending writes
+-- ARGV[7] format     its format
 -- ARGV[8] state      of a copy of the thread itself: the @state that was copied; its deadline stays. '' for a copy of
 --                    another thread
 -- ARGV[9..] marks    of a copy of the thread itself: fields that stay, such as @ttl and @cold_backed

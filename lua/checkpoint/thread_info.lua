@@ -4,7 +4,8 @@
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- KEYS[3] owner      string      <prefix>:{<thread>}:owner
 -- ARGV[1] root       the root namespace, escaped
--- ARGV[2..3]         how the index member of a pending interrupt ends; the same of a pending error
+-- ARGV[2] interrupt  how the index member of a pending interrupt ends
+-- ARGV[3] failure    the same of a pending error
 -- ARGV[4] state      'active', 'interrupted', 'failed' or 'orphaned'; '' for any
 -- ARGV[5] least      minimum size in bytes
 -- ARGV[6] within     maximum time until it expires, in milliseconds, or '' for any

@@ -11,15 +11,15 @@
 -- ARGV[2] announced   deadline of its entry in milliseconds; '0' for none
 -- ARGV[3] key         the caller's data key, for the field @key: its id of 16 bytes, and the wrapped key; '' if the
 --                     caller does not encrypt
--- ARGV[4..]           eight arguments for each item, each item once:
---                       its field
---                       the version that it must have, '0' if it must not exist
---                       created_at in microseconds
---                       updated_at in microseconds
---                       its TTL in milliseconds, '0' for none
---                       its deadline in milliseconds, '0' for none
---                       16 hex digits that name this put
---                       its value: a frame of the type, then the bytes
+-- ARGV[4] field       field of an item
+-- ARGV[5] expected    the version that it must have, '0' if it must not exist
+-- ARGV[6] created     created_at in microseconds
+-- ARGV[7] updated     updated_at in microseconds
+-- ARGV[8] ttl         its TTL in milliseconds, '0' for none
+-- ARGV[9] deadline    its deadline in milliseconds, '0' for none
+-- ARGV[10] put        16 hex digits that name this put
+-- ARGV[11] value      its value: a frame of the type, then the bytes
+-- ARGV[12..]          the same eight for each other item, each item once
 -- The version of an item is its updated_at, or the server's time if that is earlier, so that later puts have greater
 -- versions. If another item has that version, it is the next free one. An item with another version than expected
 -- stays, and so does one that this put has stored already, because a request may be sent twice. The old vectors of an

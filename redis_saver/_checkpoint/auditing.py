@@ -376,7 +376,10 @@ class _Reader(NamedTuple):
 
     def page(self, upper: bytes, lower: bytes, limit: int) -> Operation[tuple[bytes | None, list[Entry]]]:
         """Read a page. Returns the next page's bound (empty at the end, None without a thread) and the entries."""
-        arguments = (upper, lower, limit, reading.BYTES_PER_PAGE, self.measured, self.longest)
+        arguments = scripts.AuditArguments(
+            upper=upper, lower=lower, limit=limit, budget=reading.BYTES_PER_PAGE, channel=self.measured,
+            longest=self.longest,
+        )  # fmt: skip
         answer = yield Call(scripts.AUDIT, self.context.keyspace.keys(self.thread), arguments)
         if answer is None:
             return None, []

@@ -94,7 +94,7 @@ class _Copy:
         self._keys = context.keyspace.keys(target, self._token)
         self._sealing: Cipher | None = None
         """The cipher of the copy, if the source has one."""
-        self._numbers: tuple[int, ...] | None = None
+        self._numbers: tuple[int, int, int, int] | None = None
         """The numbers of pages, bytes, values and pending writes. None if the copy is not complete."""
 
     def stage(self, left_out: Iterable[bytes] = (), *, keeps_runs: bool = False) -> Operation[None]:
@@ -167,9 +167,13 @@ class _Copy:
         """
         context, keys = self._context, self._context.keyspace.keys(self._target)
         if self._numbers is not None:
-            pages, *others = self._numbers
-            arguments = (self._token, pages, ttl, *others, self._references.format, *kept)
-            if (yield guards.GuardedScript(scripts.PROMOTE, (*keys, *self._keys), writer).call(*arguments)):
+            pages, size, blobs, writes = self._numbers
+            state, *marks = kept
+            arguments = scripts.PromoteArguments(
+                token=self._token, pages=pages, default=ttl, bytes=size, blobs=blobs, writes=writes,
+                format=self._references.format, state=state,
+            )  # fmt: skip
+            if (yield guards.GuardedScript(scripts.PROMOTE, (*keys, *self._keys), writer).call(*arguments, *marks)):
                 context.chunk_cache.forget(keys.data_key)
                 if self._sealing is not None and context.data_keys is not None:
                     context.data_keys.keep(self._target, self._sealing)

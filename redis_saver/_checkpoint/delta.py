@@ -177,8 +177,12 @@ class Walk:
     def _arguments(self, refresh: tuple[bytes, int | bytes]) -> list[Argument]:
         """Return the arguments of `lua/checkpoint/history.lua` for the next page, without known chunks."""
         last = self.pages[-1] if self.pages else _BEFORE
-        arguments: list[Argument] = [self._ns, self._position, last.target, last.lowest]
-        arguments += (ANCESTORS_PER_PAGE, BYTES_PER_PAGE, *refresh, len(self.remaining), len(self._points))
+        fixed = scripts.HistoryArguments(
+            ns=self._ns, id=self._position, target=last.target, lowest=last.lowest,
+            limit=ANCESTORS_PER_PAGE, budget=BYTES_PER_PAGE, refresh=refresh[0], default=refresh[1],
+            n=len(self.remaining), m=len(self._points),
+        )  # fmt: skip
+        arguments: list[Argument] = [*fixed]
         for escaped, channel in self.remaining.items():
             arguments += (names.encode(channel), escaped)
         for point in self._points:

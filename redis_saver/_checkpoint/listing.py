@@ -88,7 +88,10 @@ def _one_thread(context: Context, thread: str, requested: RunnableConfig, asked:
     while upper > b"(":
         if left is not None and not asked.matches:
             size = min(left, size)
-        arguments = (upper, lower, size, reading.BYTES_PER_PAGE, what, *refresh_arguments(context))
+        refresh, ttl = refresh_arguments(context)
+        arguments = scripts.ListArguments(
+            upper=upper, lower=lower, limit=size, budget=reading.BYTES_PER_PAGE, what=what, refresh=refresh, default=ttl
+        )
         following, chunks, stored = _page((yield Call(scripts.LIST, keys, arguments)), thread, upper)
         if asked.matches:
             chosen = [address for saved in stored if (address := _passes(context, asked.matches, thread, saved))]
@@ -221,7 +224,10 @@ class _Newest:
         self.size = 1
 
     def request(self, context: Context) -> Call:
-        arguments = (self.upper, self.lower, self.size, reading.BYTES_PER_PAGE, self.what, b"0", b"")
+        arguments = scripts.ListArguments(
+            upper=self.upper, lower=self.lower, limit=self.size, budget=reading.BYTES_PER_PAGE, what=self.what,
+            refresh=b"0", default=b"",
+        )  # fmt: skip
         return Call(scripts.LIST, context.keyspace.keys(self.thread), arguments)
 
     def fill(self, page: list[Any]) -> None:

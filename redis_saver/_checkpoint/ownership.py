@@ -213,12 +213,14 @@ def taken(context: Context, terms: Terms, nonce: str) -> Operation[Record]:
     limits.check_name(context.limits, terms.thread, "a thread")
     limits.check_name(context.limits, terms.run_id or "", "a run")
     run = "-" if terms.run_id is None else quote(terms.run_id, safe="", errors="surrogatepass").replace("-", "%2D")
-    arguments = (nonce, terms.lease, KEPT, _MODES[terms.on_busy], run, terms.by)
-    keys, arrival = context.keyspace.owner_keys(terms.thread), 0
+    arguments = scripts.TakeOwnershipArguments(
+        nonce=nonce, lease=terms.lease, kept=KEPT, mode=_MODES[terms.on_busy], run=run, by=terms.by, arrival=0
+    )
+    keys = context.keyspace.owner_keys(terms.thread)
     deadline = math.inf if terms.wait is None else time.monotonic() + terms.wait
     try:
         while True:
-            reply = yield Call(scripts.TAKE_OWNERSHIP, keys, (*arguments, arrival))
+            reply = yield Call(scripts.TAKE_OWNERSHIP, keys, arguments)
             with decoding("the owner of thread {!r}", terms.thread):
                 answer = _answered(reply, nonce)
             if isinstance(answer, Record):
@@ -228,7 +230,7 @@ def taken(context: Context, terms: Terms, nonce: str) -> Operation[Record]:
                     yield from release(context, terms.thread, nonce)
                 owner = answer.owner
                 raise others_wait(keys[1]) if owner is None else not_owner(str(owner.since), owner.by, keys[0])
-            arrival = answer.arrival
+            arguments = arguments._replace(arrival=answer.arrival)
             yield from _sleep((context.keyspace, terms.thread), nonce, answer, deadline)
     finally:
         _leave((context.keyspace, terms.thread), nonce)

@@ -78,8 +78,7 @@ def read(
     had, known_chunks = known.of_namespace(ns)
     expected = _expected(known, ns)
     while True:
-        newest = (known.tag, expected.field) if expected else (b"", b"")
-        stored = yield Call(scripts.GET, keys, (*_arguments(context, address, had), *newest))
+        stored = yield Call(scripts.GET, keys, _arguments(context, address, had, known.tag, expected))
         if stored is None:
             return None
         reply = _reply(thread, stored, on_fill, in_tiers=len(keys) > 2)
@@ -139,19 +138,29 @@ def _note_walk(address: config.Address, saved: CheckpointTuple) -> None:
         _walks[config.address(saved.parent_config)] = steps
 
 
-def _arguments(context: Context, address: config.Address, had: Mapping[ChannelKey, Version]) -> tuple[Argument, ...]:
-    """Return the arguments of `lua/checkpoint/get.lua`, except the last two."""
+def _arguments(
+    context: Context,
+    address: config.Address,
+    had: Mapping[ChannelKey, Version],
+    tag: bytes,
+    expected: KnownCheckpoint | None,
+) -> tuple[Argument, ...]:
+    """Return the arguments of `lua/checkpoint/get.lua`."""
     roots, told = list[bytes](), list[bytes]()
     for version in had.values():
         told += version.right_edge()
         if version.stored.levels:
             roots.append(version.stored.value[1 : 1 + chunked.DIGEST])
-    return (
-        names.component(address.checkpoint_ns),
-        names.component(address.checkpoint_id) if address.checkpoint_id else b"",
-        b"1" if context.expiry.refresh_on_read else b"0", context.expiry.milliseconds or b"",
-        b"".join(roots), b"".join(told[:MAX_TOLD]),
-    )  # fmt: skip
+    return scripts.GetArguments(
+        ns=names.component(address.checkpoint_ns),
+        id=names.component(address.checkpoint_id) if address.checkpoint_id else b"",
+        refresh=b"1" if context.expiry.refresh_on_read else b"0",
+        default=context.expiry.milliseconds or b"",
+        roots=b"".join(roots),
+        told=b"".join(told[:MAX_TOLD]),
+        tag=tag if expected else b"",
+        known=expected.field if expected else b"",
+    )
 
 
 def _reply(thread: str, stored: Any, on_fill: Callable[[bytes], None] | None, *, in_tiers: bool) -> Reply:

@@ -146,8 +146,11 @@ def get_thread(context: Context, thread: str) -> Operation[ThreadInfo | None]:
 def described(context: Context, thread: str, asked: ThreadQuery = ANY) -> Call:
     """Return the request that describes a thread if it matches the query."""
     within: Argument = b"" if asked.expires_within is None else asked.expires_within // _MILLISECOND
-    flags = [b"" if flag is None else b"%d" % flag for flag in (asked.pinned, asked.dirty, asked.owned)]
-    arguments = (_ROOT, _INTERRUPT, _ERROR, asked.state or b"", asked.min_bytes, within, *flags)
+    pinned, dirty, owned = [b"" if flag is None else b"%d" % flag for flag in (asked.pinned, asked.dirty, asked.owned)]
+    arguments = scripts.ThreadInfoArguments(
+        root=_ROOT, interrupt=_INTERRUPT, failure=_ERROR, state=asked.state or b"", least=asked.min_bytes,
+        within=within, pinned=pinned, dirty=dirty, owned=owned,
+    )  # fmt: skip
     keys = (*context.keyspace.keys(thread), context.keyspace.owner_key(thread))
     return Call(scripts.THREAD_INFO, keys, arguments)
 

@@ -196,14 +196,14 @@ def encoded(context: Context, new: NewCheckpoint, known: KnownThread = NOTHING, 
     if (cipher := context.cipher) is not None:
         sealed, key = cipher.seal_header(member, header, _known_writes(context, new.address, merged)), cipher.argument
         contents = [cipher.seal_value(*value) for value in stored.items()]
-    arguments: list[Argument] = [
-        member, by_age, run, sealed, flags,
-        context.expiry.milliseconds or b"", new.settings.ttl or b"", limit,
-        known.newest_tag if sending.is_proven else b"", b"%016x" % names.random(),
-        len(stored), len(sending.chunks), len(sending.emptied),
-        key, *stored, *sending.chunks, *sending.emptied, *contents,
-        *_packed(context, sending.chunks, table.names_chunk),
-    ]  # fmt: skip
+    fixed = scripts.PutArguments(
+        checkpoint=member, by_age=by_age, run=run, header=sealed, flags=flags,
+        default=context.expiry.milliseconds or b"", own=new.settings.ttl or b"", history=limit,
+        tag=known.newest_tag if sending.is_proven else b"", random=b"%016x" % names.random(),
+        n=len(stored), p=len(sending.chunks), q=len(sending.emptied), key=key,
+    )  # fmt: skip
+    chunks = _packed(context, sending.chunks, table.names_chunk)
+    arguments: list[Argument] = [*fixed, *stored, *sending.chunks, *sending.emptied, *contents, *chunks]
     return Encoded(arguments, sending.seen, KnownCheckpoint(member, header, table.names_chunk, sending.contents))
 
 
@@ -433,10 +433,12 @@ def store_writes(context: Context, new: TaskWrites, by: GuardedScript) -> Operat
     if chunks:
         (lacked, before), end = _lacking(cache.of(data_key), chunks), b"%016x" % names.random()
         cache.note_sent(data_key, ns, chunks, before, end)
-    arguments: list[Argument] = [
-        member, b"".join(regular), len(regular), context.expiry.milliseconds or b"", settings.ttl or b"", key,
-        before + b" " + end if chunks else b"",
-    ]  # fmt: skip
+    fixed = scripts.PutWritesArguments(
+        member=member, regular=b"".join(regular), count=len(regular),
+        default=context.expiry.milliseconds or b"", own=settings.ttl or b"", key=key,
+        tags=before + b" " + end if chunks else b"",
+    )  # fmt: skip
+    arguments: list[Argument] = [*fixed]
     for index, record in special.items():
         arguments += (index, record)
     tag = b""

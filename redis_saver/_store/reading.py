@@ -198,7 +198,9 @@ def page(context: StoreContext, place: Place, offset: int, limit: int, *, refres
     token, below, refreshes = b"", b"", refresh and not context.has_documents
     while True:
         size = min(limit - len(entries), ITEMS_PER_PAGE)
-        arguments = _PageArguments(int(refreshes), place.prefix, below, offset, size)
+        arguments = scripts.SearchItemsArguments(
+            refresh=int(refreshes), prefix=place.prefix, below=below, offset=offset, limit=size
+        )
         part = yield from _page_part(context, place.partition, arguments)
         if part is None:
             refreshes = False
@@ -214,17 +216,6 @@ def page(context: StoreContext, place: Place, offset: int, limit: int, *, refres
     return Page(token, entries)
 
 
-class _PageArguments(NamedTuple):
-    """Arguments of `search_items.lua`."""
-
-    refresh: int
-    prefix: bytes
-    below: bytes
-    """Version below which to begin; empty at the newest item."""
-    offset: int
-    limit: int
-
-
 class _PagePart(NamedTuple):
     """Reply of `search_items.lua`."""
 
@@ -237,7 +228,9 @@ class _PagePart(NamedTuple):
 
 
 @keyed
-def _page_part(context: StoreContext, partition: Partition, wanted: _PageArguments) -> Operation[_PagePart | None]:
+def _page_part(
+    context: StoreContext, partition: Partition, wanted: scripts.SearchItemsArguments
+) -> Operation[_PagePart | None]:
     """Read as much of a page as one reply holds. None if a refresh is impossible here, as the items have documents."""
     reply = yield from ask(context, partition, scripts.SEARCH_ITEMS, wanted)
     if reply.code == StoreReply.DOCUMENTED and wanted.refresh:

@@ -3,11 +3,12 @@
 A request sends a script, checks its reply, and repeats it until the directory lists the partition.
 """
 
+# ruff: noqa: PYI024 - all arguments have one type, `Argument`, so their names are enough
 from __future__ import annotations
 
 import re
 import time
-from collections import defaultdict
+from collections import defaultdict, namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
@@ -58,6 +59,7 @@ WITHDRAW = _load("withdraw", "i")
 LIST_PARTITIONS = _load("list_partitions", "(bb)*")
 GET_ITEMS = _load("get_items", "[bn]*", _DOCUMENTS)
 SEARCH_ITEMS = _load("search_items", "bbi(bb)*", _DOCUMENTS)
+SearchItemsArguments = namedtuple("SearchItemsArguments", "refresh prefix below offset limit")
 LIST_ITEMS = _load("list_items", "(bibib*)?", _MORE)
 COUNT_NAMESPACES = _load("count_namespaces", "(bi(bb)*)?", _MORE)
 READ_ITEMS = _load("read_items", "(bi(bb)*)?", _MORE)
@@ -66,7 +68,11 @@ SWEEP_ITEMS = _load("sweep_items", "iiib")
 PUT_ITEMS = _load(
     "put_items", "", {**_DOCUMENTS, **_EMPTIED, 0: "", StoreReply.CONFLICT: "ib", StoreReply.OTHER_KEY: ""}
 )
+PutItemsArguments = namedtuple("PutItemsArguments", "field expected ttl put value vectors")
+"""The arguments of an item."""
 IMPORT_ITEMS = _load("import_items", "", {**_DOCUMENTS, 0: "", StoreReply.CONFLICT: "i*", StoreReply.OTHER_KEY: ""})
+ImportItemsArguments = namedtuple("ImportItemsArguments", "field expected created updated ttl deadline put value")
+"""The arguments of an item."""
 GET_COPIES = _load("get_copies", "b[bn]*", _MORE)
 FILL_COPIES = _load("fill_copies", "b", _TOKEN)
 MARK_COMPLETE = _load("mark_complete", "b", _MORE)

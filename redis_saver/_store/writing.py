@@ -133,7 +133,10 @@ def _put_together(
         elif known is not None:
             vectors = known.plain and b"%b %b" % (known.dims, seal(values, field, name, known.plain, b"vectors"))
         wanted = expected or (known.version if known else ANY_VERSION)
-        arguments += (field, wanted, ttl, name, value and seal(values, field, name, value), vectors)
+        sealed = value and seal(values, field, name, value)
+        arguments += scripts.PutItemsArguments(
+            field=field, expected=wanted, ttl=ttl, put=name, value=sealed, vectors=vectors
+        )
     reply = yield from ask(context, partition, scripts.PUT_ITEMS, arguments, fields)
     if reply.code == StoreReply.CONFLICT:
         with reading_store(partition.keys[0]):
@@ -378,7 +381,10 @@ def _import_items(
         created, updated = (min(max(moment, 1), 1000 * _LATEST) for moment in (item.created_at, item.updated_at))
         ttl, deadline = (min(max(item.ttl, 1), _LATEST), min(item.expires_at, _LATEST)) if item.expires_at else (0, 0)
         sealed = seal(context.values, field, made_by.encode(), value)
-        arguments += (field, expected, created, updated, ttl, deadline, made_by, sealed)
+        arguments += scripts.ImportItemsArguments(
+            field=field, expected=expected, created=created, updated=updated, ttl=ttl, deadline=deadline, put=made_by,
+            value=sealed,
+        )  # fmt: skip
     reply = yield from ask(context, partition, scripts.IMPORT_ITEMS, arguments, [each.field for each in imports])
     with reading_store(partition.keys[0]):
         return [imports[item_at(position, len(imports))] for position in reply.values]

@@ -152,8 +152,10 @@ class BacklogCount:
             self._written = self._flushed = 0
         is_reported = False
         try:
-            limit = self.limit if writes else 0
-            arguments = (written, flushed, scan_id, limit, KEPT_FOR, generation, total, uuid4().hex)
+            arguments = scripts.ReportBacklogArguments(
+                written=written, flushed=flushed, scan=scan_id, limit=self.limit if writes else 0, length=KEPT_FOR,
+                generation=generation, known=total, new=uuid4().hex,
+            )  # fmt: skip
             reply = yield Call(scripts.REPORT_BACKLOG, (self._keyspace.unflushed,), arguments)
             with decoding("the size of the backlog"):
                 *numbers, result, generation = reply

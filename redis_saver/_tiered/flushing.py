@@ -234,7 +234,10 @@ class _Claim:
     def flush(self, *, at_once: bool, seconds: float) -> Tiered[Flushed | None]:
         """Claim the thread, write its records to cold, and report to hot which of them cold stored or refused."""
         began, queue, keys = time.monotonic(), self.tiers.flush_queue, self.keys
-        arguments = (self.token, FLUSH_LEASE, RECORDS_PER_CLAIM, b"1" if at_once else b"0", context.WRITER_GONE)
+        arguments = scripts.ClaimArguments(
+            token=self.token, length=FLUSH_LEASE, most=RECORDS_PER_CLAIM, at_once=b"1" if at_once else b"0",
+            gone=context.WRITER_GONE,
+        )  # fmt: skip
         claimed = yield Call(scripts.CLAIM, (keys.data_key, keys.dirty, keys.flush, keys.intents), arguments)
         if claimed == ClaimReply.BUSY:
             return None
@@ -290,11 +293,14 @@ class _Claim:
             failed += (record.member, pause, names.encode(text[:500]))
         latest = [argument for ns, (checkpoint_id, _) in self.latest.items() for argument in (ns, checkpoint_id)]
         gaps = b"1" if any(record.kind == b"c" for record in self.coalesced) else b"0"
-        counts, keys = (len(self.done), len(self.failed)), self.keys
+        arguments = scripts.AckArguments(
+            token=self.token, n=len(self.done), m=len(self.failed), kept=DELETIONS_KEPT, gaps=gaps
+        )
+        keys = self.keys
         return Call(
             scripts.ACK,
             (keys.index_key, keys.data_key, keys.dirty, keys.flush, keys.intents),
-            (self.token, *counts, DELETIONS_KEPT, gaps, *brought, *failed, *latest),
+            (*arguments, *brought, *failed, *latest),
         )
 
     def _counted(self, left: int, seconds: float) -> Flushed:

@@ -92,7 +92,10 @@ def begin_intent(
     hot, granted = tiers.hot_context, fill.token if fill else b""
     keys = hot.keyspace.tier_keys(thread)
     token = tiers.leases.token(keys.intents)
-    arguments = (token, hot.expiry.milliseconds or b"", writes, granted, record, need, context.WRITER_GONE)
+    arguments = scripts.BeginIntentArguments(
+        token=token, default=hot.expiry.milliseconds or b"", writes=writes, fill_token=granted, record=record,
+        need=need, gone=context.WRITER_GONE,
+    )  # fmt: skip
     begin = GuardedScript(scripts.BEGIN_INTENT, keys, writer).call(*arguments)
     repairs, deadline = iter(range(REPAIRS)), 0.0
     while True:

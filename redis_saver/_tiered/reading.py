@@ -143,14 +143,18 @@ def _is_lossy(answer: object, thread: str) -> bool:
 
 def _lease(tiers: Tiers, token: bytes, thread: str, ns: str, checkpoint: bytes) -> Call:
     """Return the request for a fill lease. `checkpoint` is an escaped id, or empty for the newest."""
-    arguments = (token, context.WRITER_GONE, context.FILL_LEASE, names.component(ns), checkpoint)
+    arguments = scripts.FillLeaseArguments(
+        token=token, oldest=context.WRITER_GONE, length=context.FILL_LEASE, ns=names.component(ns), id=checkpoint
+    )
     return Call(scripts.FILL_LEASE, tiers.hot_context.keyspace.tier_keys(thread).writing, arguments)
 
 
 def _restore(tiers: Tiers, address: Address, fill: Fill, saved: CheckpointTuple | None, hot: Context) -> Tiered[None]:
     """Fill hot with cold's packed answer. If cold has nothing in the namespace, hot or this process remembers that."""
     thread, ns, checkpoint_id = address
-    arguments: list[Argument] = [fill.token, b"", names.component(ns), b"1", 0]
+    arguments: Sequence[Argument] = scripts.FillArguments(
+        token=fill.token, writes=b"", newest=names.component(ns), last=b"1", n=0
+    )
     try:
         if saved:
             arguments = fill_arguments(hot, saved, fill.token, newest=not checkpoint_id)
@@ -204,7 +208,10 @@ def fill_arguments(
             records += (member + b"%d" % index, record, 1)
         count += is_regular + len(special)
     escaped = names.component(ns) if newest else b""
-    return [token, writes_of(address), escaped, b"1" if is_last else b"0", count, *records, *whole(hot, saved)]
+    fixed = scripts.FillArguments(
+        token=token, writes=writes_of(address), newest=escaped, last=b"1" if is_last else b"0", n=count
+    )
+    return [*fixed, *records, *whole(hot, saved)]
 
 
 # -- histories of `DeltaChannel`s

@@ -83,6 +83,28 @@ def test_the_header_declares_keys_arguments_results_and_errors(name: str) -> Non
         assert re.search(of_stores if name.startswith("store/") else ours, key)
 
 
+def encoders() -> dict[str, tuple[str, ...]]:
+    """Return the fields of the named arguments of scripts, by the script's name."""
+    modules = (checkpoint_scripts, store_scripts, tiered_scripts)
+    kinds = {name: kind for module in modules for name, kind in vars(module).items() if name.endswith("Arguments")}
+    return {
+        re.sub("(?<!^)([A-Z])", r"_\1", name.removesuffix("Arguments")).lower(): kind._fields
+        for name, kind in kinds.items()
+    }
+
+
+def test_long_lists_of_arguments_have_the_names_of_the_header() -> None:
+    """Those of an item come after `key`, and `ask` adds an announcement before all others."""
+    found = encoders()
+    for name in NAMES:
+        declared = re.findall(r"^-- ARGV\[\d+\] +(\w+)", split(name)[0], re.MULTILINE)
+        own = tuple(declared[2:] if declared[:2] == ["token", "announced"] else declared)
+        own = own[1:] if own[:2] == ("key", "field") else own
+        fields = found.pop(name.rpartition("/")[2], ())
+        assert fields == own or (not fields and len(own) < 5), f"{name}: name its arguments as its header: {own}"
+    assert not found, f"no script takes these: {sorted(found)}"
+
+
 def test_all_fields_of_a_thread_are_known_and_explained() -> None:
     """A field that is in no list is foreign to `check`, and a rotation of keys drops it."""
     texts = [scripts.load(name).text for name in NAMES if name.startswith(("checkpoint/", "tiered/"))]
