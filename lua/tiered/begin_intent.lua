@@ -17,10 +17,11 @@
 -- An intent is 15 digits of milliseconds, '-' ('!' if it is conflicted, '+' if another writer has stored something here
 -- since it began), the record, and the token. Two intents about one record conflict, because their writes may reach
 -- cold and this server in different orders.
--- Returns {code, pathless, still}
+-- Returns {code, pathless, still, records}
 --   pathless  1 if those writes came from a fill, else 0
 --   still     2 if nobody has written the thread since new_thread made its name, 1 if the thread has not changed since
 --             that fill, else 0
+--   records   number of records that the script added to `dirty`
 -- The code says what cold has of the thread:
 --   ABSENT     0  unknown: the thread is not here
 --   COMPLETE   1  all values that are here
@@ -47,11 +48,11 @@ local token, default, writes, fill_token, record = ARGV[1], ARGV[2], ARGV[3], AR
 local need, gone = ARGV[6], tonumber(ARGV[7])
 
 -- Makes other writers wait, so that the flush can make the thread clean.
-local function first(code)
+local function first(code, records)
   redis.call('HDEL', lease, 'new') -- the thread may have begun without the tiers
   redis.call('HSET', lease, 'barrier', '1')
   redis.call('PEXPIRE', lease, BARRIER)
-  return { code, 0, 0 }
+  return { code, 0, 0, records }
 end
 
 -- Drops an earlier intent of this token, and marks intents of others about the same record as conflicted. Returns the
@@ -93,8 +94,8 @@ end
 local others = redis.call('ZRANGEBYLEX', intents, '-', '+')
 local now = redis.call('TIME')
 now = now[1] * 1000 + math.floor(now[2] / 1000)
-if checks_parent and is_being_written(others, now) then return { WAIT, 0, 0 } end
-if redis.call('EXISTS', dirty) == 1 then return first(BEHIND) end
+if checks_parent and is_being_written(others, now) then return { WAIT, 0, 0, 0 } end
+if redis.call('EXISTS', dirty) == 1 then return first(BEHIND, 0) end
 local meta, problem, found = open_thread(index, data, '@cold_backed', '@no_task_path', '@cold_gaps')
 if problem then return problem end
 if meta and #others == 0 and need ~= 'nothing' then
@@ -102,10 +103,10 @@ if meta and #others == 0 and need ~= 'nothing' then
   if is_only_here or need == 'all' and found[6] == '1' then
     note_all(index, data, dirty, flush, meta)
     if found[6] then redis.call('HSET', data, '@cold_gaps', '2') end -- cold will get the coalesced checkpoints
-    return first(is_only_here and UNNOTED or BEHIND)
+    return first(is_only_here and UNNOTED or BEHIND, redis.call('ZCARD', dirty))
   end
 elseif meta and need == 'all' and found[6] == '1' and is_being_written(others, now) then
-  return { WAIT, 0, 0 } -- if all other writers are gone, their intents stay, so readers read cold
+  return { WAIT, 0, 0, 0 } -- if all other writers are gone, their intents stay, so readers read cold
 end
 local state, has = conflict_others(others), found[6] and PARTIAL or COMPLETE
 if state == WITH_WHOLE then state, has = '!', PARTIAL end
@@ -120,4 +121,4 @@ redis.call('ZADD', intents, 0, stamp .. state .. record .. token)
 set_deadline()
 if need == 'nothing' then end_ownership() end
 local is_pathless = writes ~= '' and string.find(found[5] or '', pack(writes), 1, true)
-return { meta and has or ABSENT, is_pathless and 1 or 0, still }
+return { meta and has or ABSENT, is_pathless and 1 or 0, still, 0 }

@@ -13,7 +13,8 @@
 --
 -- A note is the member of the index with r instead of c. It names the id and not the run, so a late deletion in cold
 -- removes nothing that was written later.
--- Returns {checkpoints, writes, values, bytes, revision} as remove.lua does. The first four count removals here. Or
+-- Returns {checkpoints, writes, values, bytes, revision} as remove.lua does, and the number of records that the script
+-- added to `dirty`. The first four count removals here. Or
 --   CHANGED  0  the thread is not at that revision: nothing was done
 --   UNKNOWN  1  the thread is not complete here, so the caller has to ask cold: nothing was done
 --   WRITING  2  a writer has an intent: nothing was done
@@ -39,7 +40,7 @@ if redis.call('EXISTS', intents) == 1 then return WRITING end
 local meta, problem, found = open_thread(index, data, '@cold_backed', '@complete', '@cold_gaps')
 if problem then return problem end
 if (meta and meta.rev or '') ~= revision then return CHANGED end
-if not meta and is_known_empty(dirty, lease) then return { 0, 0, 0, 0, '' } end
+if not meta and is_known_empty(dirty, lease) then return { 0, 0, 0, 0, '', 0 } end
 local is_whole = meta and extent_of(found[4], found[5]) == ALL
 if not is_whole and asked ~= '1' then return UNKNOWN end
 
@@ -47,6 +48,7 @@ local answer, doomed = { 0, 0, 0, 0, '' }, {}
 if #ARGV > 3 + n then
   answer, doomed = remove_fields(index, data, meta, ARGV, 4 + n, { keeps_empty = is_whole })
 end
+answer[6] = 0
 redis.call('UNLINK', lease) -- a full server accepts this write, and then the others
 for from = 1, #doomed, BATCH do redis.call('ZREM', dirty, unpack(doomed, from, math.min(from + BATCH - 1, #doomed))) end
 
@@ -63,6 +65,7 @@ for i = 4, 3 + n do note_checkpoint(ARGV[i]) end
 for i = 1, #doomed do note_checkpoint(doomed[i]) end
 for field in pairs(fields) do redis.call('HDEL', data, field) end
 if not notes[1] then return answer end
+local left = redis.call('ZCARD', dirty)
 note(dirty, notes)
 
 local clock, packed = redis.call('TIME'), {}
@@ -74,4 +77,5 @@ if found[6] == '1' and redis.call('EXISTS', data) == 1 then -- a coalesced check
   note_all(index, data, dirty, flush, meta)
   redis.call('HSET', data, '@cold_gaps', '2') -- cold will get it
 end
+answer[6] = redis.call('ZCARD', dirty) - left
 return answer

@@ -100,12 +100,13 @@ def begin_intent(
     repairs, deadline = iter(range(REPAIRS)), 0.0
     while True:
         try:
-            in_cold, is_pathless, still = yield from _answer(tiers, thread, begin, need, repairs)
+            in_cold, is_pathless, still, records = yield from _answer(tiers, thread, begin, need, repairs)
         except Exception:  # any error of hot or cold: the write does not happen, and cold got nothing
             yield from release(keys, token)
             raise
         if in_cold not in _WITHOUT_INTENT:
             break
+        tiers.backlog_count.wrote(records)
         deadline = deadline or flushing.until_busy()
         if time.monotonic() >= deadline:
             raise busy(thread)
@@ -127,7 +128,7 @@ def _answer(tiers: Tiers, thread: str, begin: Call, need: Need, repairs: Iterato
     while True:
         try:
             answer = yield begin
-            if isinstance(answer, (list, tuple)) and len(answer) == 3:
+            if isinstance(answer, (list, tuple)) and [*map(type, answer)] == [int] * 4:
                 return answer
             wrong = ValueError(f"{shown(answer)} is no answer to a writer")
             raise decoding("the write intents of thread {!r}", thread).of(wrong)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 from uuid import uuid4
 
@@ -297,7 +298,8 @@ def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[
             yield Sleep(_PAUSE)
             yield from get_tuple(tiers, config.to_config(thread, "", ""))  # ends intents of dead writers
     with decoding("what was removed of thread {!r}", thread):
-        *_, revision = answer
+        *_, revision, records = answer
+        tiers.backlog_count.wrote(index(records))
     rest = removal._replace(revision=revision, names=[])
     yield from pruning.carry_out(thread, tiers.hot_context.keyspace.keys(thread), writer, rest)
     if tiers.flush_queue:

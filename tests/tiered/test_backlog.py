@@ -15,7 +15,7 @@ from redis_saver._common.names import Keyspace
 from redis_saver._engine.requests import Scan
 from redis_saver._tiered import backlog, scripts, workers
 from redis_saver._tiered.flushing import flush_what_goes
-from tests.support.factories import checkpoint, config, late_id
+from tests.support.factories import checkpoint, config, late_id, put
 from tests.support.seeds import seeds
 from tests.support.tiering import BEHIND, Tiers, drained
 from tests.support.uniform import Uniform
@@ -204,6 +204,32 @@ async def test_the_records_of_a_thread_from_before_the_tiers_are_counted(tiers: 
     await drained(uniform)
     await ran(uniform, uniform.saver._context.backlog_count.report())
     assert counted(tiers) == 0
+
+
+@pytest.mark.parametrize("change", ["prune", "delete_for_runs", "rollback"])
+async def test_records_that_a_change_of_a_thread_adds_are_counted(tiers: Tiers, change: str) -> None:
+    """Cold gets them at once. Otherwise the count would lack as many records of other threads."""
+    await write(tiers.target.uniform(), "old", 1, 2, 3)
+    uniform, other = [await tiers.uniform(**BEHIND, cold_history="latest") for _ in range(2)]
+    await uniform.get_tuple(config("new"))
+    async with uniform.own("new", run_id="run") as owned:
+        for number in (1, 2, 3):
+            await put(uniform, owned, {"n": number}, checkpoint_id=late_id(number), metadata={"run_id": "run"})
+        await drained(uniform)
+        await write(uniform, "waits", *range(1, 9))
+        await ran(uniform, uniform.saver._context.backlog_count.report())
+        if change == "rollback":
+            async with other.own("new", on_busy="rollback"):
+                pass
+    if change == "prune":
+        await other.prune(["old"], keep_last=3)
+    elif change == "delete_for_runs":
+        await other.delete_for_runs(["run"])
+    else:
+        await ran(other, flush_what_goes(other.saver._context, "new"))
+    assert dirty(tiers) == 8
+    await ran(other, other.saver._context.backlog_count.report())
+    assert counted(tiers) == 8
 
 
 @pytest.mark.parametrize("junk", [b"inf", b"nan", b"-inf", b"x", b"1e300"])
