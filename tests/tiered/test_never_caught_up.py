@@ -75,10 +75,13 @@ def test_a_long_flush_continues_while_it_catches_up(tiers: Any, clock: Any, monk
 
 ASKING: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "reader": (lambda tiers: reading._fetch(tiers, Address("t", "", None), {}), FillLeaseReply.BEHIND),
-    "writer": (lambda tiers: intents.begin_intent(tiers, "t", b"", intents.Written(b"r")), (IntentReply.BEHIND, 0, 0)),
+    "writer": (
+        lambda tiers: intents.begin_intent(tiers, "t", b"", intents.Written(b"r")),
+        (IntentReply.BEHIND, 0, 0, 0),
+    ),
     "writer of an old thread": (
         lambda tiers: intents.begin_intent(tiers, "t", b"", intents.Written(b"r")),
-        (IntentReply.UNNOTED, 0, 0),
+        (IntentReply.UNNOTED, 0, 0, 0),
     ),
 }
 
