@@ -128,7 +128,7 @@ def _answer(tiers: Tiers, thread: str, begin: Call, need: Need, repairs: Iterato
     while True:
         try:
             answer = yield begin
-            if isinstance(answer, (list, tuple)) and [*map(type, answer)] == [int] * 4:
+            if isinstance(answer, (list, tuple)) and len(answer) == 4 and isinstance(answer[3], int):
                 return answer
             wrong = ValueError(f"{shown(answer)} is no answer to a writer")
             raise decoding("the write intents of thread {!r}", thread).of(wrong)
