@@ -21,7 +21,7 @@ from redis_saver._tiered.flushing import flush_what_goes
 from redis_saver._tiered.intents import enroll, repair
 from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, TieredRequest, TieredStream
 from redis_saver._tiered.sealing import IN_THE_OPEN
-from redis_saver.errors import PlainValueRefused, ThreadDamaged
+from redis_saver.errors import PlainValueRefused, ThreadBusy, ThreadDamaged
 
 
 def list_checkpoints(
@@ -172,6 +172,7 @@ def _list_by_hot_or_repair(
     """List a thread from hot alone. Returns False if hot lacks a part of it, or dropped it because it was damaged.
 
     Raises:
+        ThreadBusy: Another process has replaced the thread with records that cold lacks.
         ThreadDamaged: Hot cannot read the thread, and cold lacks a part of it.
     """
     try:
@@ -181,6 +182,10 @@ def _list_by_hot_or_repair(
     except ThreadDamaged as damage:
         yield from repair(tiers, thread, damage)
         if (yield from dirty(tiers, thread)):  # cold lacks what hot cannot read
+            raise
+        return False
+    except ThreadBusy:  # with another data key: hot lost the thread, and another process filled it from cold
+        if (yield from dirty(tiers, thread)):  # or wrote it anew
             raise
         return False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import islice
 from typing import Any
 
@@ -11,13 +12,13 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from psycopg.rows import dict_row
 
-from redis_saver import ThreadDamaged, TieredSaver
-from redis_saver._checkpoint import listing
+from redis_saver import ThreadBusy, ThreadDamaged, TieredSaver
+from redis_saver._checkpoint import listing, scripts as checkpoint_scripts
 from redis_saver._tiered import listing as tiered_listing
 from tests.support.factories import checkpoint, config, ids, late_id
 from tests.support.tiering import BEHIND, FlakySaver, Tiers, both_modes, drained, keys_of, only_in_cold
 from tests.support.uniform import Uniform
-from tests.support.wrappers import requests_of, script_of
+from tests.support.wrappers import Meanwhile, requests_of, script_of
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 CHEAP = {"n": "1"}
@@ -151,3 +152,38 @@ async def test_list_raises_if_only_hot_had_the_thread(tiers: Tiers, damage: str)
     with pytest.raises(ThreadDamaged):
         await uniform.list(config())
     assert tiers.target.raw.exists(keys_of(tiers).data_key)
+
+
+@pytest.mark.encrypted_too
+@both_modes
+@pytest.mark.parametrize("how", ["filled", "written"])
+async def test_a_list_whose_thread_is_replaced_in_hot_between_two_pages(
+    tiers: Tiers, monkeypatch: Any, mode: dict[str, Any], how: str
+) -> None:
+    """It goes on in cold, unless another process wrote the encrypted thread anew, and cold lacks that."""
+    monkeypatch.setattr(listing, "CHECKPOINTS_PER_PAGE", 2)
+    uniform, other = await tiers.uniform(**mode), await tiers.uniform(**mode)
+    expected = await filled(uniform, 6, reads=True)
+    await drained(uniform)
+    pages = list[Any]()
+
+    async def replace() -> None:
+        if how == "filled":
+            tiers.evict()
+            await other.get_tuple(config(checkpoint_id=expected[-1]))
+            await other.get_tuple(config())
+        else:
+            await other.delete_thread("thread")
+            await filled(other, 1)
+
+    def before(request: Any) -> Any:
+        is_page = script_of(request) is checkpoint_scripts.LIST
+        pages.extend([request] * is_page)
+        return replace if is_page and len(pages) == 2 else None
+
+    Meanwhile(uniform.saver.hot, before)
+    is_refused = how == "written" and mode and tiers.target.is_encrypted
+    with pytest.raises(ThreadBusy, match="replaced between two pages") if is_refused else nullcontext():
+        found = ids(await uniform.list(config()))
+        assert found == (expected if how == "filled" else [*expected[:2], expected[-1]])
+    assert len(pages) == 2
