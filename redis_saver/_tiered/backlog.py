@@ -171,11 +171,13 @@ class BacklogCount:
             self._compare(generation, total)
             self._reported, self.counts.paused_seconds = time.monotonic(), pause / 1000
             self._paused_until = self._reported + pause / 1000
-            if _RESULT.fullmatch(result):
-                self.counts.learn(result.decode(), age / 1000)
             if (latest := result.partition(b" ")[0]) != self.scan_id:
+                if self.scan_id != scan_id:  # this process has learned another one meanwhile, which may be later
+                    return bool(admitted), total
                 # It may not have found what was flushed since the request.
                 self.scan_id, self._flushed = latest, 0
+            if _RESULT.fullmatch(result):
+                self.counts.learn(result.decode(), age / 1000)
             self.counts.set_backlog(left + self._written + self._reporting - self._flushed)
         return bool(admitted), total
 

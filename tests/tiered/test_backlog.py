@@ -177,6 +177,29 @@ async def test_records_flushed_after_the_process_scanned_are_subtracted_at_once(
     assert counted(tiers) == dirty(tiers) == flusher.saver.stats().tiers.backlog == 1
 
 
+async def test_a_late_reply_does_not_replace_the_scan_of_the_process(tiers: Tiers) -> None:
+    """The workers of a flusher report while one of them scans."""
+    uniform = await tiers.uniform(**BEHIND)
+    await scanned(uniform)
+    for thread in ("flushed", "waits"):
+        await write(uniform, thread, 1)
+    late = Meanwhile(
+        uniform.saver.hot,
+        lambda _: None,
+        lambda request: scan if script_of(request) is scripts.REPORT_BACKLOG else None,
+    )
+
+    async def scan() -> None:
+        uniform.saver.hot._driver = late.wrapped
+        await scanned(uniform)
+
+    await ran(uniform, uniform.saver._context.backlog_count.report())
+    assert uniform.saver.stats().tiers.backlog == uniform.saver.stats().tiers.dirty_threads == 2
+    await ran(uniform, flush_what_goes(uniform.saver._context, "flushed"))
+    await ran(uniform, uniform.saver._context.backlog_count.report())
+    assert counted(tiers) == dirty(tiers) == 1
+
+
 async def test_records_flushed_before_a_scan_are_not_subtracted_after_it(tiers: Tiers) -> None:
     """Hot has removed the record. The process scans before it gets the reply."""
     uniform = await tiers.uniform(**BEHIND)
