@@ -5,15 +5,23 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
+import valkey
+import valkey.asyncio
+from langgraph.store.base import GetOp, PutOp
+from langgraph.store.memory import InMemoryStore
+from tests.support.growing import until
 from tests.support.servers import Server
-from tests.support.stores import check_sound
+from tests.support.stores import check_sound, import_items
 from tests.support.uniform import Target, Uniform
 
-from redis_saver import CalledOnEventLoop, ReplicationTimeout
+from redis_saver import AsyncTieredStore, CalledOnEventLoop, ReplicationTimeout, TieredStore
+from redis_saver._store.writing import StoredItem
 
 NS = ("memories", "user")
 pytestmark = pytest.mark.parametrize("target_name", ["redis"])
@@ -75,45 +83,54 @@ async def test_missing_replicas_raise_replication_timeout(target: Target) -> Non
             await call
 
 
-@pytest.mark.parametrize("flavour", ["sync"])
-async def test_require_primary_refuses_a_replica(target: Target) -> None:
+CLIENTS = [("redis", False, "sync"), ("redis", True, "async"), ("valkey", True, "sync"), ("valkey", False, "async")]
+
+
+@pytest.mark.parametrize(("package", "encrypts", "flavour"), CLIENTS)
+async def test_a_replica_refuses_writes_and_what_requires_a_primary(
+    target_name: str, package: str, encrypts: bool, flavour: str
+) -> None:
     primary = Server("--repl-diskless-sync-delay", "0")
     replica = Server("--replicaof", "127.0.0.1", str(primary.port))
-    writer = Target("redis", "sync", primary.url, "replicated").store()
-    await writer.put(NS, "k", {"n": 1})
-    there = Target("redis", "sync", replica.url, "replicated")
-    reader = there.store()
-    for _ in range(200):
-        try:
-            if await reader.get(NS, "k"):
-                break
-        except redis.RedisError:
-            pass
-        await asyncio.sleep(0.05)
+    writer = Target("redis", flavour, primary.url, "replicated", is_encrypted=encrypts)
+    await writer.store().put(NS, "k", {"n": 1})
+    there = Target("redis", flavour, replica.url, "replicated", is_encrypted=encrypts)
+    module: Any = {"redis": redis, "valkey": valkey}[package]
+    kind = getattr(module if flavour == "sync" else module.asyncio, package.capitalize())
+    clients = [kind.from_url(replica.url) for _ in range(2)]
+    reader, strict = there.store(client=clients[0]), there.store(client=clients[1], require_primary=True)
+    await until(lambda: there.raw.info("replication")["master_link_status"] == "up")
     assert (await reader.get(NS, "k")).value == {"n": 1}
     assert len(await reader.search(NS, filter={"n": 1})) == len(await reader.search(())) == await reader.count() == 1
-    strict = there.store(require_primary=True)
-    calls: list[Any] = [
-        strict.get(NS, "k"),
-        strict.search(NS),
-        strict.search(()),
-        strict.count(NS),
-        strict.search(NS, filter={"n": 1}),
-        # Writes that find nothing to change
-        *(
-            each
-            for store in (strict, reader)
-            for each in (
-                store.delete(NS, "absent"),
-                store.delete(("absent",), "k"),
-                store.put(NS, "k", {"n": 2}, if_version=5),
-                store.put(NS, "new", {"n": 2}, if_version=5),
-            )
-        ),
-    ]
-    for call in calls:
-        with pytest.raises(redis.exceptions.ReadOnlyError):
+    tiered: Any = TieredStore if flavour == "sync" else AsyncTieredStore
+    hot = there.store(client=clients[0], prefix="copies", encryption=None)
+    over = Uniform(tiered(hot.saver, InMemoryStore()))
+
+    def calls() -> Iterator[Any]:
+        yield strict.get(NS, "k")
+        yield strict.search(NS)
+        yield strict.search(())
+        yield strict.count(NS)
+        yield strict.search(NS, filter={"n": 1})
+        for store in (strict, reader):  # they have nothing to write
+            yield store.delete(NS, "absent")
+            yield store.delete(("absent",), "k")
+            yield store.put(NS, "k", {"n": 2}, if_version=5)
+            yield store.put(NS, "new", {"n": 2}, if_version=5)
+            yield import_items(store, StoredItem(NS, "k", {"n": 2}, 1, 1, 0, 0, 10))
+            yield store.batch([GetOp(NS, "k"), PutOp(NS, "absent", None)])
+        yield over.put(NS, "k", {"n": 2})
+        yield over.delete(NS, "absent")
+        yield over.delete(("absent",), "k")
+
+    for call in calls():
+        with pytest.raises(module.ReadOnlyError):
             await call
-    assert (await Target("redis", "sync", primary.url, "replicated").store(require_primary=True).get(NS, "k")).value
+    assert over.saver.cold.search(()) == []
+    assert (await writer.store(require_primary=True).get(NS, "k")).value == {"n": 1}
+    for client in clients:
+        await client.aclose() if flavour == "async" else client.close()
+    for each in (writer, there):
+        await each.close()
     replica.stop()
     primary.stop()
