@@ -18,6 +18,7 @@ import redis.asyncio.retry
 import redis.backoff
 import redis.retry
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.base import GetOp, PutOp
 from replicated import PROGRAMS, Process, ReplicatedCluster, Sentinels, program_of, slot_of, until
 
 from redis_saver import AsyncTieredSaver, ClusterMoving, NotOwner, RedisSaver, ReplicationTimeout, TieredSaver
@@ -339,6 +340,40 @@ async def test_reads_wait_for_no_replica(mine: Target, pair: Any, encrypts: bool
     lonely = mine.uniform(min_replicas=2, replica_timeout=0.1, **settings)
     for read in READS.values():
         await read(lonely)
+    assert await behind(lonely).get_thread_ttl("thread") is None
+
+
+@on("pair")
+@pytest.mark.parametrize("encrypts", [False, True])
+async def test_a_batch_of_a_store_waits_for_replicas_if_it_writes(mine: Target, pair: Any, encrypts: bool) -> None:
+    """Also in a process that has no data key yet."""
+    settings: Any = {"encryption": encryption()} if encrypts else {}
+    users = [("memories", f"user-{number}") for number in range(3)]
+    await mine.store(**settings).batch([PutOp(ns, "k", {"n": 1}) for ns in users])
+    reads = [GetOp(ns, "k") for ns in users]
+    mixed = [
+        *reads,
+        PutOp(users[0], "k", {"n": 2}),
+        PutOp(("memories", "new"), "k", {"n": 2}),
+        PutOp(users[1], "k", None),
+    ]
+
+    def fresh(replicas: int, seconds: float) -> Uniform:
+        return mine.store(min_replicas=replicas, replica_timeout=seconds, **settings)
+
+    def values(items: list[Any]) -> list[Any]:
+        return [item and item.value["n"] for item in items]
+
+    assert values(await fresh(2, 0.1).batch(reads)) == [1, 1, 1]
+    with pytest.raises(ReplicationTimeout, match="only 1 replicas"):
+        await fresh(2, 0.1).batch([*reads, PutOp(("memories", "another"), "k", {"n": 2})])
+    assert values(await fresh(1, 4).batch(mixed)) == [1, 1, 1, None, None, None]
+    replica = Target("replica", mine.flavour, pair[1].url, mine.prefix)
+    expected = [2, None, 1, 2]
+    for target in (replica, mine):
+        found = await target.store(**settings).batch([*reads, GetOp(("memories", "new"), "k")])
+        assert values(found) == expected, target.name
+    await replica.close()
 
 
 @on("pair")
