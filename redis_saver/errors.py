@@ -413,7 +413,8 @@ def from_text(text: str, keys: Sequence[bytes]) -> RedisSaverError | None:
         reason = f"the script found data that redis_saver does not store: {stopped[0]}"
     else:
         return None
-    return kind(f"{printable(reason)} (in {_names_of(keys[:2])}): {remedy}.")  # the other keys have the same prefix
+    named = keys[: 6 if code == "WRONGTYPE" else 2]  # the server does not say which key it is; documents may follow
+    return kind(f"{printable(reason)} (in {_names_of(named)}): {remedy}.")
 
 
 def _names_of(keys: Sequence[bytes]) -> str:

@@ -142,6 +142,14 @@ async def test_cached_reads_notice_a_failover_that_lost_writes(target: Target, s
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
+async def test_the_error_about_a_foreign_key_names_it(target: Target, store: Uniform) -> None:
+    """It advises to remove that key, so it must not name only others."""
+    target.raw.hset(partition(target)[-1], "theirs", "x")
+    with pytest.raises(KeyConflict, match=":retired'"):
+        await store.put(NS, "k", {})
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
 async def test_foreign_keys_and_newer_formats_raise(target: Target, store: Uniform) -> None:
     items, order, *_ = partition(target)
     target.raw.set(items, "x")
