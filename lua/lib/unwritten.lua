@@ -1,7 +1,7 @@
--- Shared by the store's scripts (included): the reply of a write that found nothing to change.
+-- Shared by the store's scripts (included): ends without a write.
 
--- Returns this reply on a primary. A replica may have found old data, so there it returns the error READONLY.
+-- Ends a script that was to write, but wrote nothing, with this reply. A replica refuses, because its data may be old.
 local function unwritten(reply)
-  local refused = redis.pcall('HDEL', items, '') -- no item has this field
-  return type(refused) == 'table' and refused.err and refused or reply
+  redis.call('HDEL', items, '') -- no item has this field
+  return reply
 end
