@@ -291,7 +291,9 @@ async def everything_of_a_store(store: Uniform) -> None:
         assert await store.search(prefix) and await store.search(prefix, filter={"key": "a"})
     assert await store.list_namespaces() == [("m", "u"), ("m", "u", "deep")]
     assert await store.count() == 4
+    await store.sweep_ttl()
     await moved(store)
+    assert await store.rebuild_directory() == 1
     assert await store.delete_namespace(("m", "u", "deep")) == 2
     assert await store.delete_namespace(("m",)) == 2
 
