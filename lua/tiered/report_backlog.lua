@@ -30,6 +30,7 @@ redis.call('PERSIST', unflushed) -- a full server accepts this write, and then t
 local stored = redis.call('HMGET', unflushed, 'written', 'flushed', 'scan', 'generation', 'scanned', 'paused')
 local result = stored[3] or ''
 if string.match(result, '^%x*') ~= scan then flushed = 0 end
+if written < 0 then written, flushed = 0, flushed - written end -- it took back records; the total must not fall
 if not string.match(stored[4] or '', '^%x+$') or stored[4] == generation and number(stored[1]) < known then
   redis.call('HSET', unflushed, 'generation', new)
   stored[4] = new

@@ -155,6 +155,18 @@ async def test_a_request_that_hangs_does_not_delay_the_next_scan(tiers: Tiers, s
     assert (slow - 1) * 6 - 1 < left <= most
 
 
+async def test_a_write_that_goes_to_cold_after_all_is_no_sign_of_lost_records(tiers: Tiers) -> None:
+    """Hot has admitted and counted it. A total that falls would look as if hot had lost its data."""
+    uniform = await tiers.uniform(**LIMITED, max_backlog=10)
+    await write(uniform, "waits", 1)
+    await write(uniform, "another", 2)
+    assert uniform.saver.stats().tiers.written_through == 1
+    for _ in range(3):
+        await ran(uniform, uniform.saver._context.backlog_count.report())
+    assert counted(tiers) == dirty(tiers) == 1
+    assert uniform.saver._context.backlog_count.suspected is None
+
+
 async def test_a_scan_repairs_a_lost_count(tiers: Tiers) -> None:
     uniform, other = [await tiers.uniform(**LIMITED, max_backlog=5) for _ in range(2)]
     await write(uniform, "thread", *range(1, 6))
