@@ -15,7 +15,7 @@ from tests.support.stores import check_sound
 from tests.support.uniform import Target, Uniform
 
 from redis_saver import Conflict, DecodeError, EncodeError, LimitExceeded, Limits, PlainValueRefused, RedisStore
-from redis_saver import VersionedItem, VersionedSearchItem
+from redis_saver import ReplicationTimeout, VersionedItem, VersionedSearchItem
 
 pytestmark = pytest.mark.also_on(cluster="async", redis62="sync", valkey="async", fakeredis="sync", lua54="async")
 
@@ -24,6 +24,17 @@ NS = ("memories", "user-1")
 
 def keys(items: list[Any]) -> list[str]:
     return [item.key for item in items]
+
+
+async def test_the_reads_of_a_batch_wait_for_no_replica(target: Target) -> None:
+    """A batch with a write does. No replica is there."""
+    users = [(*NS[:1], f"user-{number}") for number in range(5)]
+    await target.store().batch([PutOp(ns, "k", {"n": 1}) for ns in users])
+    lonely, reads = target.store(min_replicas=1, replica_timeout=0.01), [GetOp(ns, "k") for ns in users]
+    assert [item.value for item in await lonely.batch(reads)] == [{"n": 1}] * 5
+    for ns in (users[0], (*NS[:1], "new")):
+        with pytest.raises(ReplicationTimeout):
+            await lonely.batch([*reads, PutOp(ns, "k", {"n": 2})])
 
 
 # -- items
