@@ -32,7 +32,7 @@ if ttl == 0 or is_there and not deadline then
   redis.call('ZREM', deadlines, partition)
   deadline = '0'
 else
-  deadline = string.format('%.0f', math.max(deadline or 0, now + 2 * ttl + SLACK))
+  deadline = string.format('%.0f', math.max(tonumber(deadline or '0') or 0, now + 2 * ttl + SLACK))
   redis.call('ZADD', deadlines, deadline, partition)
 end
 redis.call('ZADD', partitions, 0, partition)

@@ -96,10 +96,10 @@ local next_free = {}
 for _, i in ipairs(chosen) do
   local field, _, created, updated, ttl, deadline, put, value =
     unpack(ARGV, FIRST + (i - 1) * EACH, FIRST + i * EACH - 1)
-  local version = free_version(next_free, math.min(updated, micros))
+  local version = free_version(next_free, math.min(tonumber(updated), micros))
   redis.call('ZADD', order, text_of(version), field) -- now, because `free_version` looks there
   local _, old_version, old_ttl = head_of(records[i] or '')
-  created, deadline = text_of(math.min(created, version)), math.max(deadline, now + 1)
+  created, deadline = text_of(math.min(tonumber(created), version)), math.max(tonumber(deadline), now + 1)
   add(state, field, version, created, ttl, deadline, put, value, '', old_version, old_ttl)
   if documents[i] then redis.call('UNLINK', documents[i]) end
 end

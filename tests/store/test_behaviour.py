@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import datetime, timezone
 from typing import Any
 
@@ -11,11 +12,13 @@ from langgraph.store.base import GetOp, InvalidNamespaceError, Item, ListNamespa
 from langgraph.store.base import SearchOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
-from tests.support.stores import check_sound
+from tests.support.stores import check_sound, import_items
 from tests.support.uniform import Target, Uniform
 
 from redis_saver import Conflict, DecodeError, EncodeError, LimitExceeded, Limits, PlainValueRefused, RedisStore
-from redis_saver import ReplicationTimeout, VersionedItem, VersionedSearchItem
+from redis_saver import ReplicationTimeout, StoreDamaged, VersionedItem, VersionedSearchItem
+from redis_saver._common.store_names import StoreKeyspace
+from redis_saver._store.writing import StoredItem
 
 pytestmark = pytest.mark.also_on(cluster="async", redis62="sync", valkey="async", fakeredis="sync", lua54="async")
 
@@ -35,6 +38,32 @@ async def test_the_reads_of_a_batch_wait_for_no_replica(target: Target) -> None:
     for ns in (users[0], (*NS[:1], "new")):
         with pytest.raises(ReplicationTimeout):
             await lonely.batch([*reads, PutOp(ns, "k", {"n": 2})])
+
+
+async def test_imported_items_and_longer_ttls_are_stored(target: Target, store: Uniform) -> None:
+    """Their scripts compare numbers that arrive as texts, which Lua 5.4 refuses."""
+    imported = StoredItem(NS, "k", {"n": 1}, 1, 2, 3_600_000, int(time.time() * 1000) + 3_600_000, 10)
+    assert await import_items(store, imported) == []
+    assert await import_items(store, imported._replace(key="forever", ttl=0, expires_at=0)) == []
+    for ttl in (1, 10, 100):
+        await store.put(("short", "lived"), "k", {"n": ttl}, ttl=ttl)
+    assert (await store.get(("short", "lived"), "k")).value == {"n": 100}
+    assert sorted(keys(await store.search(NS))) == ["forever", "k"]
+
+
+async def test_a_directory_with_a_partition_without_a_name_raises(target: Target, store: Uniform) -> None:
+    """In a cluster, its keys would be on several nodes."""
+    await store.put(NS, "k", {"n": 1})
+    partitions, _, tokens = StoreKeyspace(target.prefix).directory
+    target.raw.zadd(partitions, {b"": 0})
+    target.raw.hset(tokens, b"", 1)
+    target.raw.hincrby(tokens, "@lasting", 1)
+    for call in (store.search(()), store.count(), store.list_namespaces()):
+        with pytest.raises(StoreDamaged, match="has no name"):
+            await call
+    assert (await store.get(NS, "k")).value == {"n": 1}
+    assert await store.rebuild_directory() == 1
+    assert len(await store.search(())) == 1
 
 
 # -- items

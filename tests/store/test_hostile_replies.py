@@ -23,7 +23,7 @@ from redis_saver._store import reading, scripts, writing
 from redis_saver._store.reading import list_fields
 from redis_saver._store.store import context_of, driver_of
 from redis_saver._tiered_store import copies
-from redis_saver.errors import RedisSaverError
+from redis_saver.errors import KeyMismatch, RedisSaverError
 from tests.support import seeds
 from tests.support.embedding import Model
 from tests.support.methods import NAMESPACE, calls_of
