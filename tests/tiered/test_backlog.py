@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import redis
+import valkey
+import valkey.asyncio
+import valkey.asyncio.cluster
+import valkey.cluster
 
 from redis_saver import BacklogFull
 from redis_saver._common.names import Keyspace
-from redis_saver._engine.requests import Scan
+from redis_saver._engine.requests import Batch, Scan
 from redis_saver._tiered import backlog, scripts, workers
 from redis_saver._tiered.flushing import flush_what_goes
 from tests.support.factories import checkpoint, config, late_id, put
 from tests.support.seeds import seeds
 from tests.support.tiering import BEHIND, Tiers, drained
 from tests.support.uniform import Uniform
-from tests.support.wrappers import Around, Meanwhile, requests_of, ran, script_of
+from tests.support.wrappers import Around, Meanwhile, fails_on, requests_of, ran, script_of
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis", "cluster"], indirect=True)
 
@@ -177,8 +183,15 @@ async def test_a_scan_repairs_a_lost_count(tiers: Tiers) -> None:
         await write(uniform, "thread", 6)
 
 
-async def test_records_flushed_after_the_process_scanned_are_subtracted_at_once(tiers: Tiers) -> None:
-    writer, flusher = [await tiers.uniform(**BEHIND) for _ in range(2)]
+@pytest.mark.parametrize("package", ["redis", "valkey"])
+async def test_records_flushed_after_the_process_scanned_are_subtracted_at_once(tiers: Tiers, package: str) -> None:
+    options: list[Any] = [{}, {}]
+    if package == "valkey":
+        url = tiers.target.url.replace("redis+cluster", "redis").partition(",")[0]
+        module: Any = valkey.asyncio if tiers.native_async else valkey
+        kind = module.cluster.ValkeyCluster if tiers.target.name == "cluster" else module.Valkey
+        options = [{"hot": {"client": kind.from_url(url)}} for _ in "12"]
+    writer, flusher = [await tiers.uniform(**one, **BEHIND) for one in options]
     await write(writer, "thread", *range(1, 6))
     await ran(writer, writer.saver._context.backlog_count.report())
     await scanned(flusher)
@@ -187,6 +200,9 @@ async def test_records_flushed_after_the_process_scanned_are_subtracted_at_once(
     for process in (writer, flusher):
         await ran(process, process.saver._context.backlog_count.report())
     assert counted(tiers) == dirty(tiers) == flusher.saver.stats().tiers.backlog == 1
+    for one in options:
+        if client := one.get("hot", {}).get("client"):
+            await client.aclose() if tiers.native_async else client.close()
 
 
 async def test_a_late_reply_does_not_replace_the_scan_of_the_process(tiers: Tiers) -> None:
@@ -265,6 +281,54 @@ async def test_records_that_a_change_of_a_thread_adds_are_counted(tiers: Tiers, 
     assert dirty(tiers) == 8
     await ran(other, other.saver._context.backlog_count.report())
     assert counted(tiers) == 8
+
+
+STEPS: dict[str, Any] = {
+    "report": lambda request: script_of(request) is scripts.REPORT_BACKLOG,
+    "scan": lambda request: isinstance(request, Scan),
+    "count": lambda request: isinstance(request, Batch),
+    "publish": lambda request: script_of(request) is scripts.PUBLISH_BACKLOG,
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.by_turns
+async def test_a_scan_that_fails_forgets_no_record(tiers: Tiers, step: str) -> None:
+    writer, flusher = [await tiers.uniform(**BEHIND) for _ in range(2)]
+    await write(writer, "waits", 1)
+    await scanned(flusher)
+    await write(flusher, "thread", 1, 2, 3)
+    await ran(flusher, flush_what_goes(flusher.saver._context, "thread"))
+    await write(flusher, "thread", 4)
+    away = [True]
+    fails_on(flusher.saver.hot, lambda request: away and STEPS[step](request), redis.ConnectionError("away"))
+    for _ in range(2):
+        with pytest.raises(redis.ConnectionError):
+            await scanned(flusher)
+    away.clear()
+    for process in (writer, flusher):
+        await ran(process, process.saver._context.backlog_count.report())
+    assert counted(tiers) >= dirty(tiers) == 2
+    await scanned(flusher)
+    assert counted(tiers) == 2 == flusher.saver.stats().tiers.backlog
+
+
+@pytest.mark.parametrize("flavour", ["sync"], indirect=True)
+async def test_a_child_does_not_report_what_its_parent_wrote(tiers: Tiers) -> None:
+    uniform = await tiers.uniform(**BEHIND)
+    await write(uniform, "parent", 1, 2)
+    if not (child := os.fork()):
+        try:
+            uniform.saver.get_tuple(config("child"))
+            one = checkpoint({"n": [1]}, {"n": "1"}, late_id(1))
+            uniform.saver.put(config("child"), one, {}, {"n": "1"})
+            uniform.saver._driver.run(uniform.saver._context.backlog_count.report())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert counted(tiers) == 1
+    await ran(uniform, uniform.saver._context.backlog_count.report())
+    assert counted(tiers) == dirty(tiers) == 3
 
 
 @pytest.mark.parametrize("junk", [b"inf", b"nan", b"-inf", b"x", b"1e300"])

@@ -78,16 +78,17 @@ async def test_hot_drops_what_a_cold_saver_removed_before_it_refused_the_rest(ti
     assert not any(tiers.target.raw.exists(keys_of(tiers, thread).intents) for thread in ("first", "second"))
 
 
-@pytest.mark.plain("it replaces cold")
-async def test_force_reaches_a_saver_on_redis_as_cold(tiers: Tiers) -> None:
+@both_modes
+async def test_force_reaches_a_saver_on_redis_as_cold(tiers: Tiers, mode: dict[str, Any]) -> None:
     cold = tiers.target.uniform(prefix=f"{tiers.target.prefix}-cold")
-    uniform = await tiers.uniform(cold=cold.saver)
+    uniform = await tiers.uniform(cold=cold.saver, **mode)
     await talk(uniform, 3)
     with pytest.raises(StillNeeded, match="force=True"):
         await uniform.delete_for_runs(["run-2"])
     assert await of_run(uniform, 2)
     await uniform.delete_for_runs(["run-2"], force=True)
     assert not await of_run(uniform, 2)
+    await drained(uniform)
     assert not await of_run(cold, 2)
     assert await of_run(uniform, 3)
 

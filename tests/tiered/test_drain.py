@@ -454,13 +454,23 @@ async def test_leaving_a_with_block_is_silent_after_a_full_flush(tiers: Tiers, c
     assert caplog.records == []
 
 
-async def test_blocks_of_a_saver_without_a_flusher_flush_nothing(tiers: Tiers) -> None:
-    """Also an inner block, after which the saver stays open."""
+@pytest.mark.parametrize("elsewhere_too", [False, True], ids=["here", "on another loop"])
+async def test_blocks_of_a_saver_without_a_flusher_flush_nothing(tiers: Tiers, elsewhere_too: bool) -> None:
+    """Also an inner block, after which the saver stays open, and one of a clone."""
     uniform = await tiers.uniform(**BEHIND)
+    clone = uniform.saver.with_allowlist([("some", "Type")])
+
+    async def inner(of: Any = clone) -> None:
+        async with Block(of, tiers.native_async):
+            pass
+
     async with Block(uniform.saver, tiers.native_async):
         async with Block(uniform.saver, tiers.native_async):
             await written(uniform)
+        await asyncio.to_thread(asyncio.run, inner()) if elsewhere_too else await inner()
+        await inner(uniform.saver)
         assert await (await tiers.cold_uniform()).get_tuple(config()) is None
+        assert await Uniform(clone).get_tuple(config()), "it is open"
     assert await (await tiers.cold_uniform()).get_tuple(config()) is None
 
 

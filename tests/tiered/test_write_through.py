@@ -25,6 +25,7 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 
 from redis_saver import AsyncTieredSaver, TieredSaver
 from redis_saver._tiered import context, scripts
+from redis_saver._tiered.requests import ColdCall
 from redis_saver.encryption import Encryption
 from tests.support.factories import checkpoint, config, ids
 from tests.support.seeds import seeds_and_slow, targets
@@ -33,7 +34,7 @@ from tests.support.tenants import Counting
 from tests.support.tiering import BEHIND, VERSIONS, FlakySaver, Tiers, between, both_modes, drained, id_of, only_in_cold
 from tests.support.tiering import keys_of, named, new, plain, put_new, wait_for_the_dead, written
 from tests.support.uniform import Target, Uniform
-from tests.support.wrappers import elsewhere
+from tests.support.wrappers import elsewhere, fails_on
 
 pytestmark = pytest.mark.also_on(cluster="sync", redis62="async")
 
@@ -395,17 +396,30 @@ async def test_verify_finds_a_write_that_went_to_cold_directly(tiers: Tiers, mod
     assert len(await cold.list(config())) == 5
 
 
-@both_modes
-async def test_verify_trusts_no_thread_that_hot_could_not_drop(tiers: Tiers, mode: dict[str, Any]) -> None:
+@pytest.mark.parametrize("fails", ["hot", "cold"])
+@pytest.mark.parametrize("mode", [{}, BEHIND, {"on_hot_error": "bypass"}], ids=["write-through", "behind", "bypass"])
+async def test_verify_trusts_no_thread_that_it_could_not_compare(
+    tiers: Tiers, mode: dict[str, Any], fails: str
+) -> None:
+    """Cold is away, or hot cannot drop the thread."""
     uniform = await tiers.uniform(**mode)
     made = await written(uniform)
     await uniform.get_tuple(config())
     stored = await put_new(await tiers.cold_uniform(), made[-1])
     fresh = await tiers.uniform(**mode, verify="on_open")
-    works = tiers.fails(fresh, scripts.BEGIN_INTENT)
-    with pytest.raises(redis.ConnectionError):
-        await fresh.get_tuple(config())
-    works()
+    if fails == "hot":
+        works = tiers.fails(fresh, scripts.BEGIN_INTENT)
+    else:
+        fails_on(fresh.saver, lambda one: away and isinstance(one, ColdCall), psycopg.OperationalError("away"))
+    away = [True]
+    if fails == "hot" and "on_hot_error" in mode:
+        assert (await fresh.get_tuple(config())).config == stored, "cold answers"
+    else:
+        with pytest.raises((redis.ConnectionError, psycopg.OperationalError)):
+            await fresh.get_tuple(config())
+    away.clear()
+    if fails == "hot":
+        works()
     assert (await fresh.get_tuple(config())).config == stored
 
 
