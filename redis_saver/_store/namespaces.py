@@ -60,7 +60,8 @@ def partition_page(
         result = list(zip(map(context.keyspace.partition, listed[::2]), listed[1::2], strict=True))
         if not all(token.isdigit() and len(token) < 18 for _, token in result):
             raise ValueError("a token of the directory is not a number of up to 17 digits")
-        if not all(listed[::2]):  # keys without a hash tag may be on several nodes of a cluster
+        if not all(partition.labels and all(partition.labels) for partition, _ in result):
+            # Keys without a hash tag would be on several nodes of a cluster.
             raise ValueError("a partition of the directory has no name")
         if after is not None and any(partition.member <= after.member for partition, _ in result):
             raise ValueError("the partitions after one are not greater than it")

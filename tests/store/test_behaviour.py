@@ -51,12 +51,13 @@ async def test_imported_items_and_longer_ttls_are_stored(target: Target, store: 
     assert sorted(keys(await store.search(NS))) == ["forever", "k"]
 
 
-async def test_a_directory_with_a_partition_without_a_name_raises(target: Target, store: Uniform) -> None:
+@pytest.mark.parametrize("name", [b"", b"\0", b"unterminated"])
+async def test_a_directory_with_a_partition_without_a_name_raises(target: Target, store: Uniform, name: bytes) -> None:
     """In a cluster, its keys would be on several nodes."""
     await store.put(NS, "k", {"n": 1})
     partitions, _, tokens = StoreKeyspace(target.prefix).directory
-    target.raw.zadd(partitions, {b"": 0})
-    target.raw.hset(tokens, b"", 1)
+    target.raw.zadd(partitions, {name: 0})
+    target.raw.hset(tokens, name, 1)
     target.raw.hincrby(tokens, "@lasting", 1)
     for call in (store.search(()), store.count(), store.list_namespaces()):
         with pytest.raises(StoreDamaged, match="has no name"):
