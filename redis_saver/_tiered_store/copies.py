@@ -88,12 +88,12 @@ def _note_repair(tiers: StoreTiers, damage: errors.StoreDamaged) -> None:
     _LOG.warning("a part of hot was damaged; hot drops it and is filled from cold: %s", log_text(damage))
 
 
-def unless_full(operation: Operation[T]) -> Tiered[T | None]:
-    """Run an operation over hot. Returns None if the server is out of memory."""
+def if_hot_can(operation: Operation[T]) -> Tiered[T | None]:
+    """Store copies in hot. Returns None if its server is out of memory, or lacks replicas (`min_replicas`)."""
     try:
         return (yield from operation)
-    except Exception as error:  # each client has its own class for that
-        if is_out_of_memory(error):
+    except Exception as error:  # each client has its own class for a full server
+        if is_out_of_memory(error) or isinstance(error, errors.ReplicationTimeout):
             return None
         raise
 
@@ -367,7 +367,7 @@ def _fill_gets(tiers: StoreTiers, reads: Reads) -> Tiered[None]:
         [fill(tiers.hot_context, partition, miss, some) for (partition, miss), some in new_copies.items()],
     )
     with suppress(errors.StoreDamaged, errors.StoreBusy):  # the next reader repairs it, or fills
-        stored = sum((yield from unless_full(together(tiers.hot_context, fills))) or ())
+        stored = sum((yield from if_hot_can(together(tiers.hot_context, fills))) or ())
     tiers.counts.fills += stored
     tiers.counts.refused += sum(map(len, new_copies.values())) - stored
 
@@ -397,14 +397,14 @@ def _fill_all(tiers: StoreTiers, partition: Partition, miss: bytes, items: Seque
     Returns True if the partition is complete. Two round trips.
     """
     new_copies = [copy for item in items if (copy := _copy_in(tiers, partition, item)) is not None]
-    stored = yield from unless_full(fill(tiers.hot_context, partition, miss, new_copies))
+    stored = yield from if_hot_can(fill(tiers.hot_context, partition, miss, new_copies))
     tiers.counts.fills += stored or 0
     tiers.counts.refused += len(items) - len(new_copies) if stored is not None else len(items)
     if stored is None or len(new_copies) < len(items):
         return False
     arguments = (miss, *(copy.field for copy in new_copies))
     with_keys = with_notes(partition, writing=True)
-    reply = yield from unless_full(ask(tiers.hot_context, with_keys, scripts.MARK_COMPLETE, arguments))
+    reply = yield from if_hot_can(ask(tiers.hot_context, with_keys, scripts.MARK_COMPLETE, arguments))
     return reply is not None and reply.values == [b"1"]
 
 

@@ -317,7 +317,7 @@ def _end(tiers: StoreTiers, begun: Sequence[Begun], writes: Writes, items: Items
     ends = [end for each in begun for end in _with_copies(tiers, each, writes[each.partition], items)]
     stored = None
     with suppress(StoreBusy):
-        stored = yield from copies.unless_full(_end_all(tiers, ends))
+        stored = yield from copies.if_hot_can(_end_all(tiers, ends))
     if stored is None:  # hot is full or its directory refuses the partition, but it can still remove copies
         without = [end._replace(left=b"", copies=[Copy(copy.field) for copy in end.copies]) for end in ends]
         stored = yield from _end_all(tiers, without)

@@ -20,7 +20,16 @@ from langgraph.store.base import GetOp, InvalidNamespaceError, Item, PutOp, Sear
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.postgres import PostgresStore
 
-from redis_saver import AsyncTieredStore, ColdTimeout, EncodeError, KeyConflict, Limits, RedisStore, TieredStore
+from redis_saver import (
+    AsyncTieredStore,
+    ColdTimeout,
+    EncodeError,
+    KeyConflict,
+    Limits,
+    RedisStore,
+    ReplicationTimeout,
+    TieredStore,
+)
 from redis_saver._common.store_names import StoreKeyspace
 from redis_saver._store import scripts
 from redis_saver._tiered.carrying import Direct
@@ -57,6 +66,19 @@ def over(target: Target, cold: Recording | None = None, hot: dict[str, Any] | No
 
 def copies(store: Uniform) -> Any:
     return store.saver.stats().copies
+
+
+async def test_a_read_needs_no_replica_of_hot(target: Target) -> None:
+    """It goes without the copy. A put is refused before cold gets it, as its copies could come back."""
+    cold = Recording()
+    cold.put(NS, "k", {"n": 1})
+    store = over(target, cold, hot={"min_replicas": 1, "replica_timeout": 0.01})
+    for _ in range(2):
+        assert (await store.get(NS, "k")).value == {"n": 1}
+        assert [item.value for item in await store.search(NS)] == [{"n": 1}]
+    with pytest.raises(ReplicationTimeout):
+        await store.put(NS, "k", {"n": 2})
+    assert cold.get(NS, "k").value == {"n": 1}
 
 
 def calls(store: Uniform) -> list[list[str]]:
