@@ -467,9 +467,9 @@ class Ownership:
 
     def _note(self, is_owned: bool) -> None:
         if not is_owned:
-            self.is_lost = True
             text = "thread %s was taken or deleted by somebody else, or the server lost its key"
             _LOG.warning(text, shown(self._terms.thread))
+            self.is_lost = True  # whoever sees that finds the reason in the log
 
     def _not_renewed(self, why: str) -> None:
         _LOG.warning("the lease of thread %s was not renewed: %s", shown(self._terms.thread), why)

@@ -99,7 +99,7 @@ async def test_a_replica_refuses_writes_and_what_requires_a_primary(
     kind = getattr(module if flavour == "sync" else module.asyncio, package.capitalize())
     clients = [kind.from_url(replica.url) for _ in range(2)]
     reader, strict = there.store(client=clients[0]), there.store(client=clients[1], require_primary=True)
-    await until(lambda: there.raw.info("replication")["master_link_status"] == "up")
+    await until(lambda: there.raw.info("replication")["master_link_status"] == "up" and there.keys() == writer.keys())
     assert (await reader.get(NS, "k")).value == {"n": 1}
     assert len(await reader.search(NS, filter={"n": 1})) == len(await reader.search(())) == await reader.count() == 1
     tiered: Any = TieredStore if flavour == "sync" else AsyncTieredStore
